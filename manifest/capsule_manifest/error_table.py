@@ -1,0 +1,177 @@
+"""Every error id with its exit code and what the operator does next.
+
+`docs/reference/errors.md` is generated from this table. A row is added with the check that raises
+it; an id is never reused for another meaning.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from capsule_manifest.errors import ExitCode
+
+__all__ = ["ROWS"]
+
+_CANONICAL = {
+    "json-malformed": (
+        ExitCode.INTEGRITY,
+        "get the document again from where it was made",
+    ),
+    "json-not-canonical": (
+        ExitCode.INTEGRITY,
+        "get the document again; signed documents are never edited or re-formatted",
+    ),
+    "json-too-deep": (
+        ExitCode.INTEGRITY,
+        "discard the document: nothing valid nests so deep",
+    ),
+    "json-too-large": (
+        ExitCode.INTEGRITY,
+        "discard the document: nothing valid is so large",
+    ),
+    "json-unsupported-value": (
+        ExitCode.INTEGRITY,
+        "use only objects, arrays, strings, whole numbers up to 2^53-1, true, false and null",
+    ),
+    "digest-malformed": (
+        ExitCode.INTEGRITY,
+        "get the document that names this digest again",
+    ),
+    "document-invalid": (
+        ExitCode.INTEGRITY,
+        "get the document again; if it was made by a newer capsule, upgrade this one",
+    ),
+    "document-version": (
+        ExitCode.INCOMPATIBLE,
+        "use a capsule that knows this version of the format",
+    ),
+}
+
+_ENVELOPE = {
+    "signature-invalid": (
+        ExitCode.INTEGRITY,
+        "don't use the document; ask its signer for the genuine one",
+    ),
+    "signature-malformed": (ExitCode.INTEGRITY, "get the signature file again"),
+    "signature-wrong-subject": (
+        ExitCode.INTEGRITY,
+        "this signature belongs to another document; get the one made for this document",
+    ),
+    "signature-missing": (
+        ExitCode.INTEGRITY,
+        "sign it: `capsule sign DIRECTORY --key KEY`",
+    ),
+    "key-malformed": (ExitCode.INTEGRITY, "give an ECDSA P-256 key in PEM form"),
+    "key-unknown": (
+        ExitCode.INTEGRITY,
+        "sign with a key that the trust policy names, or have the key added to the policy",
+    ),
+}
+
+_TRUST = {
+    "policy-invalid": (
+        ExitCode.INTEGRITY,
+        "correct the named value in the trust policy",
+    ),
+    "authority-denied": (
+        ExitCode.DENIED,
+        "use a key that holds this authority; one key never serves two authorities",
+    ),
+    "threshold-not-met": (
+        ExitCode.INTEGRITY,
+        "have more owners sign: `capsule sign DIRECTORY --key KEY` adds one signature",
+    ),
+    "product-mismatch": (ExitCode.DENIED, "use the trust policy of this product"),
+    "release-counter-too-low": (
+        ExitCode.DENIED,
+        "build a newer release with a higher release_counter",
+    ),
+    "key-outside-window": (
+        ExitCode.DENIED,
+        "sign with a key whose counter window covers this release",
+    ),
+    "capsule-revoked": (ExitCode.DENIED, "install a release that is not revoked"),
+    "key-revoked": (ExitCode.DENIED, "sign with a key that is not revoked"),
+    "signers-disagree": (
+        ExitCode.INTEGRITY,
+        "remove the signature whose statement differs and sign again",
+    ),
+    "guard-level-denied": (
+        ExitCode.GUARD_NOT_ARMED,
+        "use a host that can deny the network, or have the route grant a waiver to this node",
+    ),
+}
+
+_RECORDS = {
+    "order-wrong-node": (
+        ExitCode.ROUTE_MISMATCH,
+        "send the order to the node that it names",
+    ),
+    "order-wrong-route": (
+        ExitCode.ROUTE_MISMATCH,
+        "stage this route on the node first: `capsule stage`",
+    ),
+    "order-expired": (
+        ExitCode.TIME,
+        "ask the host for a fresh hello and send a new order",
+    ),
+    "order-fenced": (
+        ExitCode.FENCED,
+        "a newer controller has taken over; look at `capsule status` before doing anything",
+    ),
+    "order-prior-mismatch": (
+        ExitCode.ROUTE_MISMATCH,
+        "look at what the host runs with `capsule status`, then order again from there",
+    ),
+    "confirm-refused": (
+        ExitCode.RESTORED,
+        "the host has already decided; read its outcome with `capsule status`",
+    ),
+    "record-chain-broken": (
+        ExitCode.INTEGRITY,
+        "compare the host's receipts with the controller's copy: `capsule receipts verify`",
+    ),
+    "wire-malformed": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "run the same command again; if it repeats, look at the host's shell start-up files",
+    ),
+}
+
+# --- formats (paths, tree, pack, packing, container) -------------------------------------------
+_FORMATS: dict[str, tuple[ExitCode, str]] = {}
+
+# --- builder inputs ----------------------------------------------------------------------------
+_INPUTS: dict[str, tuple[ExitCode, str]] = {}
+
+# --- builder output ----------------------------------------------------------------------------
+_BUILDER: dict[str, tuple[ExitCode, str]] = {}
+
+# --- host: stage -------------------------------------------------------------------------------
+_STAGE: dict[str, tuple[ExitCode, str]] = {}
+
+# --- host: install -----------------------------------------------------------------------------
+_INSTALL: dict[str, tuple[ExitCode, str]] = {}
+
+# --- controller --------------------------------------------------------------------------------
+_CONTROLLER: dict[str, tuple[ExitCode, str]] = {}
+
+# --- lanes and rollout -------------------------------------------------------------------------
+_LANE: dict[str, tuple[ExitCode, str]] = {}
+
+# --- ledger ------------------------------------------------------------------------------------
+_LEDGER: dict[str, tuple[ExitCode, str]] = {}
+
+ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
+    _CANONICAL
+    | _ENVELOPE
+    | _TRUST
+    | _RECORDS
+    | _FORMATS
+    | _INPUTS
+    | _BUILDER
+    | _STAGE
+    | _INSTALL
+    | _CONTROLLER
+    | _LANE
+    | _LEDGER
+)

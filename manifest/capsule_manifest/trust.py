@@ -1,0 +1,353 @@
+"""Trust decisions: from bytes and signatures to values that may be acted on.
+
+Every function takes the policy and raw bytes and returns a *verified* value or refuses. The order is
+fixed: envelope, statement, subject digest, key, window, revocation, owners, then the content itself.
+A signature by a stranger is not an attack on those who are known: it is skipped, and named only when
+the threshold is missed.
+
+Nothing here reads a clock. Source: design, section 10; TUF 1.0, section 5 for thresholds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from capsule_manifest.digest import CapsuleId, sha256_text
+from capsule_manifest.envelope import IN_TOTO, Envelope, decode_bundle
+from capsule_manifest.errors import Refused
+from capsule_manifest.keys import KeyId, PublicKey
+from capsule_manifest.orders import (
+    CONFIRM_TYPE,
+    ORDER_TYPE,
+    Confirm,
+    Order,
+    decode_confirm,
+    decode_order,
+)
+from capsule_manifest.policy import Authority, Policy
+from capsule_manifest.release import Release, capsule_id, decode_release
+from capsule_manifest.route import ROUTE_TYPE, Route, decode_route
+from capsule_manifest.statements import (
+    ReleaseClaim,
+    read_packing_statement,
+    read_release_statement,
+)
+
+__all__ = [
+    "VerifiedRelease",
+    "VerifiedRoute",
+    "verify_confirm",
+    "verify_order",
+    "verify_packing",
+    "verify_release",
+    "verify_route",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedRelease:
+    """A release whose signatures, counter and product were accepted under one policy."""
+
+    release: Release
+    capsule: CapsuleId
+    owners: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedRoute:
+    """A route that a route authority signed. `digest` is SHA-256 of its bytes."""
+
+    route: Route
+    digest: str
+
+
+def verify_release(
+    policy: Policy, manifest: bytes, bundles: Mapping[str, bytes], *, counter_floor: int
+) -> VerifiedRelease:
+    """Accept `capsule.json` if enough owners with the release authority signed it.
+
+    `bundles` maps file names to Sigstore bundles. `counter_floor` is the host's own monotonic floor.
+
+    Raises:
+        Refused: `threshold-not-met`, `signature-missing`, or, when there is one signature only,
+            the reason that it was not counted; `capsule-revoked`, `signers-disagree`,
+            `product-mismatch`, `release-counter-too-low`; whatever `decode_release` raises.
+    """
+    capsule = capsule_id(manifest)
+    if capsule in policy.revoked_capsules:
+        raise Refused(
+            "capsule-revoked", "this capsule is revoked by the policy", got=capsule
+        )
+    claims: dict[str, ReleaseClaim] = {}
+    refusals: list[Refused] = []
+    for name, raw in sorted(bundles.items()):
+        try:
+            counted = _count_release(policy, capsule, name, raw)
+        except Refused as refusal:
+            refusals.append(refusal)
+            continue
+        if counted is not None:
+            claims[counted[0]] = counted[1]
+    _check_threshold(policy, Authority.RELEASE, set(claims), refusals)
+    distinct = set(claims.values())
+    if len(distinct) != 1:
+        raise Refused(
+            "signers-disagree",
+            "signers say different things of one capsule",
+            got=sorted(claims),
+            where="signatures",
+        )
+    release = decode_release(manifest)
+    _check_claim(policy, release, distinct.pop(), counter_floor)
+    return VerifiedRelease(
+        release=release, capsule=capsule, owners=tuple(sorted(claims))
+    )
+
+
+def verify_packing(
+    policy: Policy, packing: bytes, capsule: CapsuleId, bundles: Mapping[str, bytes]
+) -> None:
+    """Accept `packing.json` for `capsule` if one key with the release authority signed it.
+
+    One signature is enough: a packing can waste space, but every byte that comes out of it is
+    checked against the signed release.
+
+    Raises:
+        Refused: `signature-missing`, or the reason that the last signature was not accepted.
+    """
+    refusal = Refused(
+        "signature-missing", "no signature of packing.json", where="signatures"
+    )
+    for name, raw in sorted(bundles.items()):
+        try:
+            envelope = decode_bundle(raw, where=name)
+            if envelope is None:
+                continue
+            key = _policy_key(policy, Authority.RELEASE, envelope.keyid, name)
+            payload = envelope.verify(key, payload_type=IN_TOTO, where=name)
+            claim = read_packing_statement(payload, where=name)
+            _check_subject(claim.packing, sha256_text(packing), "packing.json", name)
+            _check_subject(claim.capsule, capsule, "capsule.json", name)
+        except Refused as reason:
+            refusal = reason
+            continue
+        return
+    raise refusal
+
+
+def verify_route(
+    policy: Policy, envelope: Envelope, *, where: str = "route"
+) -> VerifiedRoute:
+    """Accept a route that a key with the route authority signed for this product.
+
+    Raises:
+        Refused: `key-unknown`, `authority-denied`, `key-revoked`, `signature-*`,
+            `product-mismatch`, whatever `decode_route` raises; `authority-denied` also when the
+            route names a controller whose key holds another authority.
+    """
+    key = _policy_key(policy, Authority.ROUTE, envelope.keyid, where)
+    payload = envelope.verify(key, payload_type=ROUTE_TYPE, where=where)
+    route = decode_route(payload, where=where)
+    if route.product != policy.product:
+        raise Refused(
+            "product-mismatch",
+            "the route is for another product",
+            expected=policy.product,
+            got=route.product,
+            where=where,
+        )
+    for controller in route.controllers:
+        held = policy.authority_of(controller.keyid)
+        if held is not None:
+            raise Refused(
+                "authority-denied",
+                "the route names a controller whose key holds another authority",
+                expected="a key for orders only",
+                got=f"key {controller.short} with the {held} authority",
+                where=where,
+            )
+    return VerifiedRoute(route=route, digest=sha256_text(payload))
+
+
+def verify_order(
+    policy: Policy, route: VerifiedRoute, envelope: Envelope, *, where: str = "order"
+) -> Order:
+    """Accept an order signed by a controller that the route names.
+
+    Whom the order is for, its fence, nonce and prior state are the host's to check.
+
+    Raises:
+        Refused: `authority-denied`, `key-unknown`, `key-revoked`, `signature-*`,
+            `order-wrong-route`, whatever `decode_order` raises.
+    """
+    payload = _controller_payload(policy, route, envelope, ORDER_TYPE, where)
+    order = decode_order(payload, where=where)
+    _check_route(order.route, route, where)
+    return order
+
+
+def verify_confirm(
+    policy: Policy, route: VerifiedRoute, envelope: Envelope, *, where: str = "confirm"
+) -> Confirm:
+    """Accept a confirm signed by a controller that the route names.
+
+    Raises:
+        Refused: as `verify_order`.
+    """
+    payload = _controller_payload(policy, route, envelope, CONFIRM_TYPE, where)
+    confirm = decode_confirm(payload, where=where)
+    _check_route(confirm.route, route, where)
+    return confirm
+
+
+def _count_release(
+    policy: Policy, capsule: CapsuleId, name: str, raw: bytes
+) -> tuple[str, ReleaseClaim] | None:
+    envelope = decode_bundle(raw, where=name)
+    if envelope is None:
+        return None
+    key = _policy_key(policy, Authority.RELEASE, envelope.keyid, name)
+    payload = envelope.verify(key, payload_type=IN_TOTO, where=name)
+    claim = read_release_statement(payload, where=name)
+    _check_subject(claim.capsule, capsule, "capsule.json", name)
+    entry = policy.keys[envelope.keyid]
+    last = entry.counter_to
+    counter = claim.release_counter
+    if counter < entry.counter_from or (last is not None and counter > last):
+        raise Refused(
+            "key-outside-window",
+            "a key does not cover this release",
+            expected=f"release counter {entry.counter_from} to {'any' if last is None else last}",
+            got=counter,
+            where=name,
+        )
+    return entry.owner, claim
+
+
+def _policy_key(
+    policy: Policy, authority: Authority, keyid: KeyId, where: str
+) -> PublicKey:
+    entry = policy.keys.get(keyid)
+    if entry is None:
+        raise Refused(
+            "key-unknown",
+            "a signature is by a key that the policy doesn't name",
+            got=keyid,
+            where=where,
+        )
+    if keyid in policy.revoked_keys:
+        raise Refused(
+            "key-revoked", "a signature is by a revoked key", got=keyid, where=where
+        )
+    if keyid not in policy.rule(authority).keys:
+        raise Refused(
+            "authority-denied",
+            "a key signed what it may not sign",
+            expected=f"a key with the {authority} authority",
+            got=f"key {entry.key.short} of {entry.owner}, {policy.authority_of(keyid)} authority",
+            where=where,
+        )
+    return entry.key
+
+
+def _controller_payload(
+    policy: Policy,
+    route: VerifiedRoute,
+    envelope: Envelope,
+    payload_type: str,
+    where: str,
+) -> bytes:
+    named = {key.keyid: key for key in route.route.controllers}
+    key = named.get(envelope.keyid)
+    if key is None:
+        if envelope.keyid in policy.keys:
+            raise Refused(
+                "authority-denied",
+                "a key signed what it may not sign",
+                expected="a controller that the route names",
+                got=f"key of {policy.keys[envelope.keyid].owner}",
+                where=where,
+            )
+        raise Refused(
+            "key-unknown",
+            "an order is by a controller that the route doesn't name",
+            expected=sorted(key.short for key in named.values()),
+            got=envelope.keyid,
+            where=where,
+        )
+    if key.keyid in policy.revoked_keys:
+        raise Refused(
+            "key-revoked", "a controller's key is revoked", got=key.keyid, where=where
+        )
+    return envelope.verify(key, payload_type=payload_type, where=where)
+
+
+def _check_route(named: str, route: VerifiedRoute, where: str) -> None:
+    if named != route.digest:
+        raise Refused(
+            "order-wrong-route",
+            "it was made under another route",
+            expected=route.digest,
+            got=named,
+            where=where,
+        )
+
+
+def _check_subject(got: str, expected: str, what: str, where: str) -> None:
+    if got != expected:
+        raise Refused(
+            "signature-wrong-subject",
+            f"a signature is about another {what}",
+            expected=expected,
+            got=got,
+            where=where,
+        )
+
+
+def _check_threshold(
+    policy: Policy, authority: Authority, owners: set[str], refusals: list[Refused]
+) -> None:
+    threshold = policy.rule(authority).threshold
+    if len(owners) >= threshold:
+        return
+    if not owners and len(refusals) == 1:
+        raise refusals[0]
+    if not owners and not refusals:
+        raise Refused(
+            "signature-missing", "the capsule is not signed", where="signatures"
+        )
+    failure = Refused(
+        "threshold-not-met",
+        "too few owners signed",
+        expected=f"{threshold} owners with the {authority} authority",
+        got=f"{len(owners)}: {', '.join(sorted(owners)) or 'none'}",
+        where="signatures",
+    )
+    raise failure from (refusals[0] if refusals else None)
+
+
+def _check_claim(
+    policy: Policy, release: Release, claim: ReleaseClaim, floor: int
+) -> None:
+    said = (claim.product, claim.version, claim.release_counter)
+    if said != (release.product, release.version, release.release_counter):
+        raise Refused(
+            "signers-disagree",
+            "a signature says other things than the capsule",
+            expected=(release.product, release.version, release.release_counter),
+            got=said,
+        )
+    if release.product != policy.product:
+        raise Refused(
+            "product-mismatch",
+            "the capsule is for another product",
+            expected=policy.product,
+            got=release.product,
+        )
+    lowest = max(policy.release_counter_floor, floor)
+    if release.release_counter < lowest:
+        raise Refused(
+            "release-counter-too-low",
+            "the capsule is older than what may be installed",
+            expected=f"release counter {lowest} or higher",
+            got=release.release_counter,
+        )
