@@ -138,7 +138,39 @@ _RECORDS = {
 }
 
 # --- formats (paths, tree, pack, packing, container) -------------------------------------------
-_FORMATS: dict[str, tuple[ExitCode, str]] = {}
+_FORMATS: dict[str, tuple[ExitCode, str]] = {
+    "container-malformed": (
+        ExitCode.INTEGRITY,
+        "get the file again; a capsule is never repacked with tar, use `capsule build`",
+    ),
+    "container-member-refused": (
+        ExitCode.INTEGRITY,
+        "get the file again; a capsule holds only the members that the reference page lists",
+    ),
+    "container-truncated": (ExitCode.TRANSFER_INCOMPLETE, "transfer the file again, it is cut off"),
+    "frame-digest-mismatch": (
+        ExitCode.INTEGRITY,
+        "transfer the pack again; if it repeats, check the disk that holds the capsule",
+    ),
+    "frame-malformed": (
+        ExitCode.INTEGRITY,
+        "discard the capsule: its bytes are as they were named, but no frame capsule would make",
+    ),
+    "link-escapes": (
+        ExitCode.INTEGRITY,
+        "make the link relative and keep its target inside the component",
+    ),
+    "pack-malformed": (ExitCode.INTEGRITY, "transfer the pack again"),
+    "packing-inconsistent": (
+        ExitCode.INTEGRITY,
+        "get packing.json again; if it repeats, build the capsule again",
+    ),
+    "path-invalid": (ExitCode.INTEGRITY, "rename the file, then build again"),
+    "tree-digest-mismatch": (ExitCode.INTEGRITY, "get the tree file again"),
+    "tree-entry-invalid": (ExitCode.INTEGRITY, "correct the named entry, then build again"),
+    "tree-malformed": (ExitCode.INTEGRITY, "get the tree file again"),
+    "tree-too-large": (ExitCode.INTEGRITY, "split the component into several components"),
+}
 
 # --- builder inputs ----------------------------------------------------------------------------
 _INPUTS: dict[str, tuple[ExitCode, str]] = {}
