@@ -1,0 +1,384 @@
+"""Trust decisions: each authority for its own, each refusal with its own id."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from capsule_manifest import trust
+from capsule_manifest.canonical import decode_foreign, encode
+from capsule_manifest.digest import CapsuleId, sha256_text
+from capsule_manifest.envelope import (
+    IN_TOTO,
+    Envelope,
+    decode_bundle,
+    decode_record,
+    encode_bundle,
+    encode_record,
+    sign,
+)
+from capsule_manifest.errors import ExitCode, Refused
+from capsule_manifest.orders import CONFIRM_TYPE, ORDER_TYPE, encode_confirm, encode_order
+from capsule_manifest.policy import AuthorityRule, Policy, decode_policy, encode_policy
+from capsule_manifest.release import encode_release
+from capsule_manifest.route import ROUTE_TYPE, encode_route
+from capsule_manifest.statements import packing_statement
+from support import documents as make
+from support.signing import FixedSigner
+
+MANIFEST = encode_release(make.make_release())
+CAPSULE = CapsuleId(sha256_text(MANIFEST))
+
+
+def verify(
+    bundles: dict[str, bytes],
+    policy: Policy | None = None,
+    *,
+    floor: int = 0,
+    manifest: bytes = MANIFEST,
+) -> trust.VerifiedRelease:
+    return trust.verify_release(
+        policy or make.make_policy(), manifest, bundles, counter_floor=floor
+    )
+
+
+def refusal(call: Callable[[], object]) -> tuple[str, ExitCode]:
+    with pytest.raises(Refused) as caught:
+        call()
+    return caught.value.error_id, caught.value.exit_code
+
+
+def two_owners() -> Policy:
+    policy = make.make_policy()
+    return replace(policy, release=replace(policy.release, threshold=2))
+
+
+def test_a_release_signed_by_its_authority_is_accepted() -> None:
+    verified = verify({"a": make.release_bundle(MANIFEST, make.RELEASE_KEY)})
+    assert verified.capsule == CAPSULE
+    assert verified.owners == ("ci",)
+    assert verified.release == make.make_release()
+
+
+def flip(bundle: bytes) -> bytes:
+    document = decode_foreign(bundle)
+    sig = document["dsseEnvelope"]["signatures"][0]["sig"]  # type: ignore[index,call-overload]
+    other = make.release_bundle(b"other", make.RELEASE_KEY)
+    donor = decode_foreign(other)["dsseEnvelope"]["signatures"][0]["sig"]  # type: ignore[index,call-overload]
+    return bundle.replace(sig.encode(), donor.encode())
+
+
+def revoked_capsule() -> Policy:
+    return replace(make.make_policy(), revoked_capsules=frozenset({CAPSULE}))
+
+
+def revoked_key() -> Policy:
+    return replace(make.make_policy(), revoked_keys=frozenset({make.RELEASE_KEY.public.keyid}))
+
+
+def windowed(first: int, last: int | None) -> Policy:
+    policy = make.make_policy()
+    keyid = make.RELEASE_KEY.public.keyid
+    entry = replace(policy.keys[keyid], counter_from=first, counter_to=last)
+    return replace(policy, keys={**policy.keys, keyid: entry})
+
+
+GOOD = make.release_bundle(MANIFEST, make.RELEASE_KEY)
+SECOND = make.release_bundle(MANIFEST, make.SECOND_RELEASE_KEY)
+STRANGER = make.release_bundle(MANIFEST, make.STRANGER_KEY)
+INTEGRITY, DENIED = ExitCode.INTEGRITY, ExitCode.DENIED
+
+ROWS: dict[str, tuple[dict[str, bytes], Policy, int, str, ExitCode]] = {
+    "no signature": ({}, make.make_policy(), 0, "signature-missing", INTEGRITY),
+    "a stranger's": ({"a": STRANGER}, make.make_policy(), 0, "key-unknown", INTEGRITY),
+    "a wrong signature": ({"a": flip(GOOD)}, make.make_policy(), 0, "signature-invalid", INTEGRITY),
+    "of another capsule": (
+        {"a": make.release_bundle(b"another", make.RELEASE_KEY)},
+        make.make_policy(),
+        0,
+        "signature-wrong-subject",
+        INTEGRITY,
+    ),
+    "by the route key": (
+        {"a": make.release_bundle(MANIFEST, make.ROUTE_KEY)},
+        make.make_policy(),
+        0,
+        "authority-denied",
+        DENIED,
+    ),
+    "by the trust key": (
+        {"a": make.release_bundle(MANIFEST, make.TRUST_KEY)},
+        make.make_policy(),
+        0,
+        "authority-denied",
+        DENIED,
+    ),
+    "another counter claimed": (
+        {"a": make.release_bundle(MANIFEST, make.RELEASE_KEY, release_counter=8)},
+        make.make_policy(),
+        0,
+        "signers-disagree",
+        INTEGRITY,
+    ),
+    "another version claimed": (
+        {"a": make.release_bundle(MANIFEST, make.RELEASE_KEY, version="9")},
+        make.make_policy(),
+        0,
+        "signers-disagree",
+        INTEGRITY,
+    ),
+    "two who disagree": (
+        {"a": GOOD, "b": make.release_bundle(MANIFEST, make.SECOND_RELEASE_KEY, version="9")},
+        two_owners(),
+        0,
+        "signers-disagree",
+        INTEGRITY,
+    ),
+    "one of two owners": ({"a": GOOD}, two_owners(), 0, "threshold-not-met", INTEGRITY),
+    "one owner twice": ({"a": GOOD, "b": GOOD}, two_owners(), 0, "threshold-not-met", INTEGRITY),
+    "one and a stranger": (
+        {"a": GOOD, "b": STRANGER},
+        two_owners(),
+        0,
+        "threshold-not-met",
+        INTEGRITY,
+    ),
+    "below the host's floor": (
+        {"a": GOOD},
+        make.make_policy(),
+        8,
+        "release-counter-too-low",
+        DENIED,
+    ),
+    "below the policy's floor": (
+        {"a": GOOD},
+        replace(make.make_policy(), release_counter_floor=8),
+        0,
+        "release-counter-too-low",
+        DENIED,
+    ),
+    "revoked capsule": ({"a": GOOD}, revoked_capsule(), 0, "capsule-revoked", DENIED),
+    "revoked key": ({"a": GOOD}, revoked_key(), 0, "key-revoked", DENIED),
+    "before the key's window": ({"a": GOOD}, windowed(8, None), 0, "key-outside-window", DENIED),
+    "after the key's window": ({"a": GOOD}, windowed(1, 6), 0, "key-outside-window", DENIED),
+    "another product": (
+        {"a": GOOD},
+        replace(make.make_policy(), product="acme/other"),
+        0,
+        "product-mismatch",
+        DENIED,
+    ),
+    "not JSON": ({"a": b"{"}, make.make_policy(), 0, "json-malformed", INTEGRITY),
+    "a huge bundle": ({"a": b" " * 300_000}, make.make_policy(), 0, "json-too-large", INTEGRITY),
+    "a deep bundle": ({"a": b"[" * 999}, make.make_policy(), 0, "json-too-deep", INTEGRITY),
+    "another media type": (
+        {"a": GOOD.replace(b"v0.3", b"v0.9")},
+        make.make_policy(),
+        0,
+        "signature-malformed",
+        INTEGRITY,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_release_is_refused_with_the_reason_s_own_id(name: str) -> None:
+    bundles, policy, floor, error_id, exit_code = ROWS[name]
+    assert refusal(lambda: verify(bundles, policy, floor=floor)) == (error_id, exit_code)
+
+
+def test_two_owners_meet_a_threshold_of_two() -> None:
+    assert verify({"a": GOOD, "b": SECOND}, two_owners()).owners == ("ci", "qa")
+
+
+def test_a_stranger_s_extra_signature_does_no_harm() -> None:
+    assert verify({"a": STRANGER, "b": GOOD}).owners == ("ci",)
+
+
+def test_the_same_counter_again_is_a_reinstall_and_allowed() -> None:
+    assert verify({"a": GOOD}, floor=7).release.release_counter == 7
+
+
+def test_a_changed_manifest_is_not_what_was_signed() -> None:
+    changed = encode_release(replace(make.make_release(), version="1.2.4"))
+    assert refusal(lambda: verify({"a": GOOD}, manifest=changed))[0] == "signature-wrong-subject"
+
+
+def test_a_keyless_bundle_is_left_to_the_keyless_path() -> None:
+    document = decode_foreign(GOOD)
+    document["verificationMaterial"] = {"certificate": {"rawBytes": "AA=="}}  # type: ignore[index,call-overload]
+    assert decode_bundle(encode(document), where="x") is None
+    assert refusal(lambda: verify({"a": encode(document)}))[0] == "signature-missing"
+
+
+def test_two_signatures_in_one_bundle_are_refused() -> None:
+    document = decode_foreign(GOOD)
+    envelope = document["dsseEnvelope"]  # type: ignore[index,call-overload]
+    envelope["signatures"] = envelope["signatures"] * 2  # type: ignore[index,call-overload]
+    assert refusal(lambda: verify({"a": encode(document)}))[0] == "signature-malformed"
+
+
+# --- packing -----------------------------------------------------------------------------------
+
+
+def packing_bundle(key: FixedSigner, packing: bytes = b"{}", capsule: CapsuleId = CAPSULE) -> bytes:
+    statement = packing_statement(packing, capsule)
+    return encode_bundle(sign(statement, payload_type=IN_TOTO, signer=key))
+
+
+def check_packing(bundle: bytes) -> None:
+    trust.verify_packing(make.make_policy(), b"{}", CAPSULE, {"p": bundle})
+
+
+def test_a_packing_signed_for_this_capsule_is_accepted() -> None:
+    check_packing(packing_bundle(make.RELEASE_KEY))
+
+
+@pytest.mark.parametrize(
+    ("bundle", "error_id"),
+    [
+        (packing_bundle(make.RELEASE_KEY, b"[]"), "signature-wrong-subject"),
+        (packing_bundle(make.RELEASE_KEY, capsule=make.CAPSULE), "signature-wrong-subject"),
+        (packing_bundle(make.ROUTE_KEY), "authority-denied"),
+        (GOOD, "signature-wrong-subject"),
+    ],
+)
+def test_a_packing_signed_otherwise_is_refused(bundle: bytes, error_id: str) -> None:
+    assert refusal(lambda: check_packing(bundle))[0] == error_id
+
+
+# --- routes, orders, confirms: each authority for its own ----------------------------------------
+
+ROUTE_BYTES = encode_route(make.make_route())
+ROUTE = trust.VerifiedRoute(route=make.make_route(), digest=sha256_text(ROUTE_BYTES))
+ORDER_BYTES = encode_order(replace(make.make_order(), route=ROUTE.digest))
+CONFIRM_BYTES = encode_confirm(replace(make.make_confirm(), route=ROUTE.digest))
+KEYS = {
+    "release": make.RELEASE_KEY,
+    "route": make.ROUTE_KEY,
+    "order": make.CONTROLLER_KEY,
+    "trust": make.TRUST_KEY,
+    "node": make.NODE_KEY,
+    "stranger": make.STRANGER_KEY,
+}
+
+
+def use(authority: str, key: FixedSigner) -> object:
+    """Sign the document that `authority` is for with `key`, and have it verified."""
+    policy = make.make_policy()
+    if authority == "release":
+        return verify({"a": make.release_bundle(MANIFEST, key)})
+    if authority == "route":
+        return trust.verify_route(policy, sign(ROUTE_BYTES, payload_type=ROUTE_TYPE, signer=key))
+    if authority == "order":
+        return trust.verify_order(
+            policy, ROUTE, sign(ORDER_BYTES, payload_type=ORDER_TYPE, signer=key)
+        )
+    envelope = sign(CONFIRM_BYTES, payload_type=CONFIRM_TYPE, signer=key)
+    return trust.verify_confirm(policy, ROUTE, envelope)
+
+
+@pytest.mark.parametrize("holder", KEYS)
+@pytest.mark.parametrize("document", ["release", "route", "order", "confirm"])
+def test_a_key_signs_only_what_its_authority_is_for(holder: str, document: str) -> None:
+    needed = "order" if document == "confirm" else document
+    if holder == needed:
+        assert use(document, KEYS[holder]) is not None
+        return
+    expected = "key-unknown" if holder in {"stranger", "node", "order"} else "authority-denied"
+    assert refusal(lambda: use(document, KEYS[holder]))[0] == expected
+
+
+@pytest.mark.parametrize("holder", ["release", "route", "trust"])
+def test_a_route_can_not_make_another_authority_s_key_a_controller(holder: str) -> None:
+    route = replace(make.make_route(), controllers=(KEYS[holder].public,))
+    envelope = sign(encode_route(route), payload_type=ROUTE_TYPE, signer=make.ROUTE_KEY)
+    assert refusal(lambda: trust.verify_route(make.make_policy(), envelope)) == (
+        "authority-denied",
+        DENIED,
+    )
+
+
+def test_an_order_made_under_another_route_is_refused() -> None:
+    raw = encode_order(make.make_order())
+    envelope = sign(raw, payload_type=ORDER_TYPE, signer=make.CONTROLLER_KEY)
+    assert refusal(lambda: trust.verify_order(make.make_policy(), ROUTE, envelope)) == (
+        "order-wrong-route",
+        ExitCode.ROUTE_MISMATCH,
+    )
+
+
+def test_a_signed_confirm_is_no_order_although_the_key_may_sign_both() -> None:
+    envelope = sign(CONFIRM_BYTES, payload_type=CONFIRM_TYPE, signer=make.CONTROLLER_KEY)
+    assert (
+        refusal(lambda: trust.verify_order(make.make_policy(), ROUTE, envelope))[0]
+        == "signature-malformed"
+    )
+
+
+def test_a_revoked_controller_gives_no_orders() -> None:
+    policy = replace(make.make_policy(), revoked_keys=frozenset({make.CONTROLLER_KEY.public.keyid}))
+    envelope = sign(ORDER_BYTES, payload_type=ORDER_TYPE, signer=make.CONTROLLER_KEY)
+    assert refusal(lambda: trust.verify_order(policy, ROUTE, envelope))[0] == "key-revoked"
+
+
+def test_a_route_for_another_product_is_refused() -> None:
+    route = replace(make.make_route(), product="acme/other")
+    envelope = sign(encode_route(route), payload_type=ROUTE_TYPE, signer=make.ROUTE_KEY)
+    assert (
+        refusal(lambda: trust.verify_route(make.make_policy(), envelope))[0] == "product-mismatch"
+    )
+
+
+# --- carriers ------------------------------------------------------------------------------------
+
+
+def test_a_signed_record_survives_its_journey() -> None:
+    envelope = sign(ORDER_BYTES, payload_type=ORDER_TYPE, signer=make.CONTROLLER_KEY)
+    assert decode_record(encode_record(envelope), where="x") == envelope
+
+
+def test_a_signature_over_one_payload_type_is_invalid_for_another() -> None:
+    envelope = sign(b"{}", payload_type="a/b", signer=make.NODE_KEY)
+    moved = Envelope(
+        payload=b"{}", payload_type="a/c", keyid=envelope.keyid, signature=envelope.signature
+    )
+    call = lambda: moved.verify(make.NODE_KEY.public, payload_type="a/c", where="x")  # noqa: E731
+    assert refusal(call)[0] == "signature-invalid"
+
+
+@pytest.mark.parametrize("text", ["AA=", "A===", "AB==", "A A=", "AA==\n", "ä"])
+def test_base64_has_one_spelling(text: str) -> None:
+    document = decode_foreign(GOOD)
+    document["dsseEnvelope"]["payload"] = text  # type: ignore[index,call-overload]
+    assert refusal(lambda: decode_bundle(encode(document), where="x"))[0] == "signature-malformed"
+
+
+# --- policies ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"release": AuthorityRule(keys=(make.RELEASE_KEY.public.keyid,), threshold=2)},
+        {"release": AuthorityRule(keys=(), threshold=1)},
+        {"route": AuthorityRule(keys=(make.RELEASE_KEY.public.keyid,), threshold=1)},
+        {"trust": AuthorityRule(keys=(make.STRANGER_KEY.public.keyid,), threshold=1)},
+    ],
+    ids=["more than its owners", "nobody", "two authorities for a key", "a key not listed"],
+)
+def test_a_policy_that_could_never_decide_well_is_refused(change: dict[str, AuthorityRule]) -> None:
+    policy = replace(make.make_policy(), **change)  # type: ignore[arg-type]
+    assert refusal(lambda: decode_policy(encode_policy(policy)))[0] == "policy-invalid"
+
+
+def test_a_key_on_another_curve_is_refused() -> None:
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    from capsule_manifest.keys import public_key
+
+    for private in (ec.generate_private_key(ec.SECP384R1()), ed25519.Ed25519PrivateKey.generate()):
+        spki = private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        assert refusal(lambda spki=spki: public_key(spki, "x"))[0] == "key-malformed"
+    assert refusal(lambda: public_key(b"\x30" * 600, "x"))[0] == "key-malformed"

@@ -1,0 +1,295 @@
+"""Valid values of every kernel document; tests change one thing with `dataclasses.replace`."""
+
+from capsule_manifest.digest import CapsuleId, object_id, sha256_text
+from capsule_manifest.envelope import IN_TOTO, encode_bundle, sign
+from capsule_manifest.orders import Confirm, Order
+from capsule_manifest.policy import AuthorityRule, Policy, PolicyKey
+from capsule_manifest.records import Marker, Outcome, Proof, Receipt, Step, UnitProof
+from capsule_manifest.release import (
+    Budgets,
+    Component,
+    ComponentKind,
+    External,
+    InstallerMinimum,
+    ManagedFile,
+    Platform,
+    Probe,
+    Release,
+    Role,
+    Source,
+    Unit,
+)
+from capsule_manifest.route import Endpoint, Route, RouteNode, Waiver
+from capsule_manifest.statements import ReleaseClaim, release_statement
+from support.signing import FixedSigner
+
+RELEASE_KEY = FixedSigner("ci")
+SECOND_RELEASE_KEY = FixedSigner("qa")
+ROUTE_KEY = FixedSigner("ops")
+CONTROLLER_KEY = FixedSigner("ctl")
+TRUST_KEY = FixedSigner("root")
+NODE_KEY = FixedSigner("node")
+STRANGER_KEY = FixedSigner("eve")
+
+CAPSULE = CapsuleId(sha256_text(b"a capsule"))
+OP_ID = "0123456789abcdef0123456789abcdef"
+
+
+def make_release() -> Release:
+    """Return a release with one component of each shape."""
+    return Release(
+        product="acme/hello",
+        version="1.2.3",
+        release_counter=7,
+        source=Source(commit="a" * 40, tree="b" * 40, date_s=1_700_000_000),
+        installer=InstallerMinimum(version="0.1.0", reason="first format"),
+        platforms={
+            "bookworm": Platform(machine="x86_64", glibc="2.36", python="3.11", interpreter=None),
+            "trixie": Platform(
+                machine="aarch64", glibc="2.41", python="3.13", interpreter="/usr/bin/python3.13"
+            ),
+        },
+        roles={"web": Role(components=("app", "config", "web"), case_collisions="error")},
+        components=(
+            _component("app", ComponentKind.SOURCE),
+            Component(
+                name="config",
+                kind=ComponentKind.FILES,
+                platforms=(),
+                tree=object_id(b"config"),
+                entries=1,
+                content_bytes=10,
+                files=(
+                    ManagedFile(
+                        file="hello.toml",
+                        target="/etc/hello/hello.toml",
+                        owner="root",
+                        group="root",
+                        mode=0o644,
+                        template=True,
+                    ),
+                ),
+            ),
+            _component("runtime-bookworm", ComponentKind.RUNTIME, ("bookworm",)),
+            Component(
+                name="web",
+                kind=ComponentKind.SERVICE,
+                platforms=(),
+                tree=object_id(b"web"),
+                entries=1,
+                content_bytes=10,
+                units=(
+                    Unit(
+                        name="hello.service",
+                        file="hello.service",
+                        start_timeout_ms=10_000,
+                        stop_timeout_ms=5_000,
+                        soak_ms=2_000,
+                        probe=Probe(http="http://127.0.0.1:@{node.port}/", timeout_ms=5_000),
+                    ),
+                ),
+                guarded_steps=(("bin/migrate", "--check"),),
+            ),
+        ),
+        budgets=Budgets(),
+    )
+
+
+def make_policy() -> Policy:
+    """Return a policy with one release owner, one route owner and one trust owner."""
+    keys = {
+        key.public.keyid: PolicyKey(key=key.public, owner=owner, counter_from=1, counter_to=None)
+        for key, owner in (
+            (RELEASE_KEY, "ci"),
+            (SECOND_RELEASE_KEY, "qa"),
+            (ROUTE_KEY, "ops"),
+            (TRUST_KEY, "root"),
+        )
+    }
+    return Policy(
+        product="acme/hello",
+        version=1,
+        keys=keys,
+        release=AuthorityRule(
+            keys=(RELEASE_KEY.public.keyid, SECOND_RELEASE_KEY.public.keyid), threshold=1
+        ),
+        route=AuthorityRule(keys=(ROUTE_KEY.public.keyid,), threshold=1),
+        trust=AuthorityRule(keys=(TRUST_KEY.public.keyid,), threshold=1),
+        release_counter_floor=1,
+        revoked_capsules=frozenset(),
+        revoked_keys=frozenset(),
+    )
+
+
+def make_route() -> Route:
+    """Return a route of one folder host and one SSH host."""
+    return Route(
+        product="acme/hello",
+        nodes={
+            "n1": RouteNode(
+                role="web",
+                platform="bookworm",
+                domain="rack1",
+                lane="a",
+                endpoint=Endpoint(kind="local", root="/srv/hosts/n1"),
+                node_key=NODE_KEY.public.keyid,
+                vars={"port": "8101"},
+            ),
+            "n2": RouteNode(
+                role="web",
+                platform="bookworm",
+                domain="rack2",
+                lane="a",
+                endpoint=Endpoint(
+                    kind="ssh",
+                    address="192.0.2.7",
+                    user="root",
+                    host_key="ssh-ed25519 AAAA",
+                    jump=("bastion",),
+                ),
+                node_key=None,
+                vars={},
+            ),
+        },
+        max_unavailable=1,
+        floor=1,
+        guard_min="L2",
+        hub=None,
+        policy=sha256_text(b"policy"),
+        controllers=(CONTROLLER_KEY.public,),
+        waivers=(
+            Waiver(node="n1", rule="guard-level", value="L0", reason="a folder has no namespace"),
+        ),
+    )
+
+
+def make_order() -> Order:
+    """Return an order to install generation 7 over generation 6 on n1."""
+    return Order(
+        op_id=OP_ID,
+        verb="install",
+        node="n1",
+        node_key=NODE_KEY.public.keyid,
+        capsule=CAPSULE,
+        release_counter=7,
+        generation="7-01234567",
+        prior="6-89abcdef",
+        route=sha256_text(b"route"),
+        epoch="e1",
+        fence=3,
+        nonce="nonce",
+        boot_id="boot",
+        valid_ms=60_000,
+        confirm="controller",
+        d1_ms=120_000,
+        d2_ms=120_000,
+        guard_level="L0",
+        guard_policy="fail",
+    )
+
+
+def make_confirm() -> Confirm:
+    """Return a confirm of that order."""
+    return Confirm(
+        op_id=OP_ID, node="n1", proof=sha256_text(b"proof"), route=sha256_text(b"route"), fence=3
+    )
+
+
+def make_marker() -> Marker:
+    """Return a staged marker."""
+    return Marker(
+        kind="staged",
+        node="n1",
+        node_key=NODE_KEY.public.keyid,
+        capsule=CAPSULE,
+        release_counter=7,
+        generation="7-01234567",
+        previous="absent",
+        route=sha256_text(b"route"),
+        fence=3,
+        op_id="",
+        trees={"app": object_id(b"app")},
+        derived={"units/hello.service": object_id(b"unit")},
+    )
+
+
+def make_proof() -> Proof:
+    """Return a proof of one unit."""
+    return Proof(
+        op_id=OP_ID,
+        node="n1",
+        capsule=CAPSULE,
+        generation="7-01234567",
+        boot_id="boot",
+        units=(
+            UnitProof(
+                unit="hello.service",
+                pid=42,
+                started_ticks=1000,
+                invocation_id="i1",
+                restarts=0,
+                commit="a" * 40,
+                evidence=("cwd /opt/capsule/generations/7-01234567/app",),
+            ),
+        ),
+    )
+
+
+def make_outcome() -> Outcome:
+    """Return a committed outcome."""
+    return Outcome(
+        op_id=OP_ID,
+        result="committed",
+        by="confirm",
+        proof=sha256_text(b"proof"),
+        receipt="cmVjZWlwdA==",
+    )
+
+
+def make_receipt() -> Receipt:
+    """Return a second receipt of a chain."""
+    return Receipt(
+        sequence=2,
+        previous=sha256_text(b"first"),
+        kind="install",
+        node="n1",
+        node_key=NODE_KEY.public.keyid,
+        op_id=OP_ID,
+        epoch="e1",
+        fence=3,
+        route=sha256_text(b"route"),
+        capsule=CAPSULE,
+        source="6-89abcdef",
+        target="7-01234567",
+        result="committed",
+        reason="",
+        guard="L0: not monitored",
+        steps=(Step(name="stop", took_ms=7, limit_ms=5_000),),
+        violations=(),
+        counts={"objects": 3},
+        details={"by": "confirm"},
+    )
+
+
+def release_bundle(manifest: bytes, key: FixedSigner, **changes: object) -> bytes:
+    """Return a bundle in which `key` signs a claim about `manifest`."""
+    claim = {
+        "capsule": CapsuleId(sha256_text(manifest)),
+        "product": "acme/hello",
+        "version": "1.2.3",
+        "release_counter": 7,
+    } | changes
+    payload = release_statement(ReleaseClaim(**claim))  # type: ignore[arg-type]
+    return encode_bundle(sign(payload, payload_type=IN_TOTO, signer=key))
+
+
+def _component(name: str, kind: ComponentKind, platforms: tuple[str, ...] = ()) -> Component:
+    return Component(
+        name=name,
+        kind=kind,
+        platforms=platforms,
+        tree=object_id(name.encode()),
+        entries=2,
+        content_bytes=20,
+        external=(External(type="git-commit", name=name, digest="sha1:" + "a" * 40),),
+    )
