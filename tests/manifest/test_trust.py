@@ -284,8 +284,7 @@ def test_a_key_signs_only_what_its_authority_is_for(holder: str, document: str) 
     needed = "order" if document == "confirm" else document
     if holder == needed:
         assert use(document, KEYS[holder]) is not None
-    call = lambda: trust.verify_route(make.make_policy(), envelope)  # noqa: E731
-    assert refusal(call)[0] == "product-mismatch"
+        return
     expected = "key-unknown" if holder in {"stranger", "node", "order"} else "authority-denied"
     assert refusal(lambda: use(document, KEYS[holder]))[0] == expected
 
