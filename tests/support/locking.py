@@ -1,0 +1,61 @@
+"""Resolve the declared dependencies into the two hash-locked requirement files.
+
+The locks name versions and hashes, never a place: the index comes from the settings of whoever
+installs. The build backend is in the run-time lock, so that the three packages can be installed
+without a second, unlocked environment.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+__all__ = ["declared", "main"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_HEAD = "# Written by `./dev lock`; don't edit. Versions and hashes only: pip's settings say from where.\n"
+
+
+def declared(root: Path) -> tuple[list[str], list[str]]:
+    """Return what the distributions need to build and run, and what the tests need besides."""
+    run = set()
+    for folder in ("manifest", "installer", "capsule"):
+        document = tomllib.loads((root / folder / "pyproject.toml").read_text())
+        run |= {d for d in document["project"]["dependencies"] if not d.startswith("capsule-")}
+        run |= set(document["build-system"]["requires"])
+    groups = tomllib.loads((root / "pyproject.toml").read_text())["dependency-groups"]
+    return sorted(run), sorted(groups["dev"])
+
+
+def _compile(requirements: list[str], output: Path, *options: str) -> None:
+    """Write one lock. An existing one is kept to, unless `--upgrade` is among the options."""
+    with tempfile.TemporaryDirectory() as scratch:
+        lock = Path(scratch) / output.name
+        if output.exists():
+            lock.write_text(output.read_text())
+        command = [
+            "uv", "pip", "compile", "--quiet", "--universal", "--generate-hashes", "--no-header",
+            "--no-emit-index-url", "--no-annotate", "--python-version", "3.11",
+            "--no-config", "--output-file", str(lock), *options, "-",
+        ]  # fmt: skip
+        subprocess.run(command, input="\n".join(requirements), text=True, check=True, cwd=scratch)
+        output.write_text(_HEAD + lock.read_text())
+
+
+def main(arguments: list[str]) -> int:
+    """Write requirements.lock, then requirements-dev.lock within the versions it fixes."""
+    if shutil.which("uv") is None:
+        print("lock: uv is not on PATH; next: install it, it is the resolver", file=sys.stderr)
+        return 1
+    run, dev = declared(_ROOT)
+    _compile(run, _ROOT / "requirements.lock", *arguments)
+    constraint = ("--constraint", os.fspath(_ROOT / "requirements.lock"))
+    _compile(dev, _ROOT / "requirements-dev.lock", *constraint, *arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
