@@ -36,6 +36,8 @@ _SHOWN_CHARACTERS_MAX = 200
 _DOTS = frozenset({".", ".."})
 # Almost every name matches this, and one match is far cheaper than the checks one by one.
 _PLAIN_NAME = re.compile(r"[ -.0-~]{1,255}")
+# The same for whole paths, of which most have no hidden name and fit into one name's length.
+_PLAIN_PATH = re.compile(r"(?!\.)[ -.0-~]+(?:/(?!\.)[ -.0-~]+)*")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _FIRST_SMUGGLED_BYTE = 0xDC80
 _LAST_SMUGGLED_BYTE = 0xDCFF
@@ -73,6 +75,9 @@ def check_path(path: str, where: str) -> None:
     Raises:
         Refused: `path-invalid`.
     """
+    is_short = len(path) <= NAME_BYTES_MAX and path.count("/") < PATH_LEVELS_MAX
+    if is_short and _PLAIN_PATH.fullmatch(path):
+        return
     if path.startswith("/"):
         raise _invalid("a path is absolute", "a path relative to its component", path, where)
     names = path.split("/")

@@ -254,6 +254,7 @@ class _Walk:
         position += _COUNT.size
         prefix = f"{path}/" if path else ""
         prefix_bytes = len(prefix.encode())
+        where = tree_where(path)
         self._count += count
         self._path_bytes += count * prefix_bytes
         _check_counts(self._count, self._path_bytes, self._limits)
@@ -275,7 +276,7 @@ class _Walk:
             if prefix_bytes + name_length > PATH_BYTES_MAX:
                 raise _malformed("a path is too long", PATH_BYTES_MAX, "more", path)
             name = _decode_text(name_raw, path)
-            check_name(name, tree_where(path))
+            check_name(name, where)
             listing.append(_read_entry(kind, mode, prefix + name, raw[name_end:end]))
             previous = name_raw
             position = end
