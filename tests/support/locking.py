@@ -16,7 +16,7 @@ from pathlib import Path
 __all__ = ["declared", "main"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-_HEAD = "# Written by `./dev lock`; don't edit. Versions and hashes only: pip's settings say from where.\n"
+_HEAD = "# Written by `./dev lock`. Versions and hashes only: pip's settings say from where.\n"
 
 
 def declared(root: Path) -> tuple[list[str], list[str]]:
