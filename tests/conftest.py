@@ -15,15 +15,17 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parents[1]
 
 # Two shared cores can stall any example, so time is limited per test and not per example.
-_COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("quick", settings(max_examples=60, **_COMMON))
-settings.register_profile("long", settings(max_examples=5000, **_COMMON))
+_COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", _COMMON, max_examples=60)
+settings.register_profile("long", _COMMON, max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--update", action="store_true", help="write golden files again instead of comparing"
+        "--update-goldens",
+        action="store_true",
+        help="rewrite golden files from what the code prints now; read the diff before committing",
     )
 
 
@@ -40,8 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
-    """Compare text with a committed file; `--update` writes the file instead."""
-    update = request.config.getoption("--update")
+    """Compare text with a committed file; `--update-goldens` writes the file instead."""
+    update = request.config.getoption("--update-goldens")
 
     def check(path: Path, text: str) -> None:
         if update:
