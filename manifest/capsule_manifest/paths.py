@@ -133,11 +133,11 @@ def check_link(path: str, target: str, where: str) -> None:
 
 
 def escape(text: str | bytes) -> str:
-    """Return a printable form of a name for messages, at most 200 characters and a `…`.
+    r"""Return a printable form of a name for messages, at most 200 characters and a `…`.
 
     Two different names of up to that length never look the same: a backslash is doubled, what is
     not printable (direction overrides too) is written as an escape, and bytes that are not UTF-8
-    as `\\xNN`.
+    as `\xNN`.
     """
     shown = text.decode(errors="surrogateescape") if isinstance(text, bytes) else text
     escaped = "".join(_escape_character(c) for c in shown[: _SHOWN_CHARACTERS_MAX + 1])

@@ -120,10 +120,9 @@ def test_every_mode_outside_the_short_lists_is_refused() -> None:
         for entry in (file("a"), directory("a"), link("a", "b")):
             try:
                 build_tree([dataclasses.replace(entry, mode=mode)])
-            except Refused as refusal:
-                assert refusal.error_id == "tree-entry-invalid"
-            else:
-                accepted[entry.kind].append(mode)
+            except Refused:
+                continue
+            accepted[entry.kind].append(mode)
     assert accepted == {
         "file": [0o600, 0o640, 0o644, 0o700, 0o750, 0o755],
         "directory": [0o700, 0o750, 0o755],
