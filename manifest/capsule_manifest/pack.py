@@ -27,6 +27,7 @@ __all__ = [
     "FRAME_TABLE_FOOTER_BYTES",
     "PACK_BYTES",
     "PACK_BYTES_MAX",
+    "PACK_FRAMES_MAX",
     "WINDOW_LOG_MAX",
     "Codec",
     "Frame",
@@ -56,6 +57,8 @@ PACK_BYTES: Final = 64 * 1024 * 1024
 
 PACK_BYTES_MAX: Final = 256 * 1024 * 1024
 
+PACK_FRAMES_MAX: Final = 65_536
+
 WINDOW_LOG_MAX: Final = 27
 """Larger windows need `--long` everywhere and more memory than a host may have to spare."""
 
@@ -74,7 +77,6 @@ _TABLE_ROW = struct.Struct(">BII32s32s")
 _TABLE_END = struct.Struct(">I8s")  # number of rows, magic with the version
 _CODEC_CODES: dict[Codec, int] = {"raw": 0, "zstd": 1}
 _CODECS: dict[int, Codec] = {code: codec for codec, code in _CODEC_CODES.items()}
-_FRAMES_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +264,7 @@ def frame_table_bytes_of(footer: bytes) -> int:
     if len(footer) != FRAME_TABLE_FOOTER_BYTES:
         raise _bad_table("a pack is too short", FRAME_TABLE_FOOTER_BYTES, len(footer))
     count, magic = _TABLE_END.unpack(footer)
-    if magic != _TABLE_MAGIC or not 0 < count <= _FRAMES_MAX:
+    if magic != _TABLE_MAGIC or not 0 < count <= PACK_FRAMES_MAX:
         raise _bad_table("a pack doesn't end with a frame table", _TABLE_MAGIC, magic)
     return frame_table_bytes(count)
 
@@ -272,7 +274,7 @@ def encode_frame_table(frames: Sequence[Frame]) -> bytes:
 
     Source: RFC 8878, section 3.1.2.
     """
-    assert 0 < len(frames) <= _FRAMES_MAX, "a pack has frames"
+    assert 0 < len(frames) <= PACK_FRAMES_MAX, "a pack has frames"
     rows = [
         _TABLE_ROW.pack(
             _CODEC_CODES[frame.codec],

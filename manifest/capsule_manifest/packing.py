@@ -23,6 +23,7 @@ from capsule_manifest.digest import (
 from capsule_manifest.errors import Refused
 from capsule_manifest.pack import (
     PACK_BYTES_MAX,
+    PACK_FRAMES_MAX,
     Codec,
     Frame,
     Pack,
@@ -47,7 +48,7 @@ PACKING_LIMITS: Final = Limits(size_bytes_max=64 * 1024 * 1024, depth_max=8)
 
 _CONTENTS_MAX = 10_000
 _PACKS_MAX = 100_000
-_FRAMES_MAX = 1_000_000
+_FRAMES_MAX = 200_000
 _STREAM_BYTES_MAX = 2**53 - 1
 _ROW_LENGTH = 5
 _FIELDS = ("capsule", "chunking", "contents", "deltas", "schema")
@@ -219,8 +220,10 @@ def _check(packing: Packing) -> None:
 
 def _check_pack(pack: Pack, where: str) -> None:
     where = f"{where}, pack {blake3_text(pack.id)}"
-    if not pack.frames:
-        raise _inconsistent("a pack has no frame", "at least one", 0, where)
+    if not 0 < len(pack.frames) <= PACK_FRAMES_MAX:
+        raise _inconsistent(
+            "a pack has no frame or too many", f"1 to {PACK_FRAMES_MAX}", len(pack.frames), where
+        )
     if pack.frames[0].offset != 0 or any(
         left.offset + left.stored_bytes != right.offset for left, right in pairwise(pack.frames)
     ):

@@ -229,6 +229,12 @@ def test_a_raw_frame_is_checked_like_any_other() -> None:
         decode_frame(b"noisy", frame)
 
 
+def test_a_raw_frame_with_another_content_size_is_refused() -> None:
+    frame = dataclasses.replace(zstd_frame(b"noise", b"nois"), codec="raw")
+    with refused("frame-malformed"):
+        decode_frame(b"noise", frame)
+
+
 # --- packs -------------------------------------------------------------------------------------
 
 

@@ -160,3 +160,40 @@ def test_a_document_above_its_limit_is_refused() -> None:
 def test_another_spelling_of_the_same_value_is_refused() -> None:
     with refused("json-not-canonical"):
         decode_packing(encode_packing(sample_packing()[0]).replace(b":", b": ", 1))
+
+
+def test_a_stream_above_2_to_the_53_bytes_is_refused() -> None:
+    content = Content(stream_bytes=2**53, packs=())
+    with refused("packing-inconsistent"):
+        encode_packing(Packing(capsule=CAPSULE_ID, contents={object_id(b"a"): content}))
+
+
+def many_frames(count: int) -> Content:
+    """Return content of so many one-byte frames in one pack."""
+    digest = ObjectId(bytes(32))
+    frames = tuple(
+        Frame(
+            offset=i,
+            stored_bytes=1,
+            content_bytes=1,
+            codec="raw",
+            stored_digest=digest,
+            content_digest=digest,
+        )
+        for i in range(count)
+    )
+    pack = Pack(id=digest, size_bytes=count + 8 + 73 * count + 12, frames=frames)
+    return Content(stream_bytes=count, packs=(pack,))
+
+
+def test_counts_of_frames_packs_and_trees_are_bounded() -> None:
+    with refused("packing-inconsistent"):
+        encode_packing(Packing(capsule=CAPSULE_ID, contents={object_id(b"a"): many_frames(65_537)}))
+    shared = many_frames(50_001)
+    contents = {object_id(b"%d" % i): shared for i in range(4)}
+    with refused("packing-inconsistent"):
+        encode_packing(Packing(capsule=CAPSULE_ID, contents=contents))
+    empty = Content(stream_bytes=0, packs=())
+    trees = {object_id(b"%d" % i): empty for i in range(10_001)}
+    with refused("packing-inconsistent"):
+        decode_packing(encode_packing(Packing(capsule=CAPSULE_ID, contents=trees)))
