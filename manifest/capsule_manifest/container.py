@@ -39,7 +39,7 @@ _NAME_END = 100
 _SIZE_START, _SIZE_END = 124, 136
 _CHECKSUM_START, _CHECKSUM_END = 148, 156
 _TRAILER = bytes(2 * _BLOCK)
-_MIB = 1024 * 1024
+_KIB, _MIB = 1024, 1024 * 1024
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _OCTAL_SIZE = re.compile(rb"[0-7]{11}\0")
 
@@ -57,7 +57,7 @@ class _Place:
 # In container order. Trust is decided with the first two, the transfer is planned with the third.
 _PLACES: Final = (
     _Place("capsule.json", 8 * _MIB, is_folder=False),
-    _Place("signatures", _MIB, 256),
+    _Place("signatures", 256 * _KIB, 256),
     _Place("packing.json", 64 * _MIB, is_folder=False),
     _Place("sbom", 64 * _MIB, 64),
     _Place("provenance", 64 * _MIB, 64),
