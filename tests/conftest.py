@@ -5,7 +5,6 @@ many. A failing example prints how to repeat it.
 """
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,12 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Skipped and not deselected: a report must say that something was not checked, and why.
     not_root = pytest.mark.skip(reason="needs to be root")
-    no_systemd = pytest.mark.skip(reason="needs systemd-nspawn (./dev lab)")
+    not_lab = pytest.mark.skip(reason="needs root and real hosts: ./dev lab test")
     for item in items:
         if item.get_closest_marker("root") and os.geteuid() != 0:
             item.add_marker(not_root)
-        if item.get_closest_marker("lab") and shutil.which("systemd-nspawn") is None:
-            item.add_marker(no_systemd)
+        if item.get_closest_marker("lab") and "CAPSULE_LAB" not in os.environ:
+            item.add_marker(not_lab)
 
 
 @pytest.fixture
