@@ -25,9 +25,7 @@ __all__ = [
     "encode",
 ]
 
-JsonValue: TypeAlias = (
-    "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | bool | None"
-)
+JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | bool | None"
 
 _INTEGER_MAX = 2**53 - 1
 # Possessive, and an unterminated string runs to the end of the input: each byte is read once, so
@@ -65,9 +63,7 @@ def encode(value: JsonValue) -> bytes:
     ).encode()
 
 
-def decode(
-    raw: bytes, *, limits: Limits = DEFAULT_LIMITS, where: str = "document"
-) -> JsonValue:
+def decode(raw: bytes, *, limits: Limits = DEFAULT_LIMITS, where: str = "document") -> JsonValue:
     """Read canonical JSON and refuse any other spelling of it.
 
     Raises:
@@ -153,9 +149,7 @@ def _check_limits(raw: bytes, limits: Limits, where: str) -> None:
 
 def _ordered(value: JsonValue, where: str, depth: int) -> JsonValue:
     if depth > _ENCODE_DEPTH_MAX:
-        raise Refused(
-            "json-too-deep", "a value nests too deep to be written", where=where
-        )
+        raise Refused("json-too-deep", "a value nests too deep to be written", where=where)
     # bool is an int in Python, so it is asked for first.
     if value is None or isinstance(value, bool):
         return value
@@ -173,9 +167,7 @@ def _ordered(value: JsonValue, where: str, depth: int) -> JsonValue:
         keys = sorted(value, key=_utf16)
         return {key: _ordered(value[key], f"{where}.{key}", depth + 1) for key in keys}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [
-            _ordered(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)
-        ]
+        return [_ordered(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
     raise _unsupported(type(value).__name__, where)
 
 

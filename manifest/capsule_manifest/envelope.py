@@ -36,9 +36,7 @@ __all__ = [
 IN_TOTO: Final = "application/vnd.in-toto+json"
 BUNDLE_MEDIA_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 BUNDLE_LIMITS: Final = Limits(size_bytes_max=256 * 1024, depth_max=16, values_max=4096)
-RECORD_LIMITS: Final = Limits(
-    size_bytes_max=16 * 1024 * 1024, depth_max=8, values_max=4096
-)
+RECORD_LIMITS: Final = Limits(size_bytes_max=16 * 1024 * 1024, depth_max=8, values_max=4096)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +50,7 @@ class Envelope:
 
     @property
     def digest(self) -> str:
-        """Return `sha256:<hex>` of the payload; signatures are malleable and never name anything."""
+        """Return `sha256:<hex>` of the payload; signatures are malleable and name nothing."""
         return sha256_text(self.payload)
 
     def verify(self, key: PublicKey, *, payload_type: str, where: str) -> bytes:
@@ -166,9 +164,7 @@ def _record_value(envelope: Envelope) -> Mapping[str, JsonValue]:
     }
 
 
-def _envelope(
-    source: Object, keyid: KeyId, where: str, *, keyid_inside: bool
-) -> Envelope:
+def _envelope(source: Object, keyid: KeyId, where: str, *, keyid_inside: bool) -> Envelope:
     def signature(item: Object) -> tuple[KeyId, bytes]:
         named = KeyId(item.text("keyid")) if keyid_inside else keyid
         raw_signature = b64decode(item.text("sig"), where)

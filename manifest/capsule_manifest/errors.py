@@ -3,9 +3,9 @@
 An error is raised with an *id* of `error_table.ROWS`. The table fixes the exit code and the advice,
 so that the same failure ends with the same code and the same words whichever program met it.
 
-Two kinds exist besides bugs. `Refused`: the input or a policy says no, trying again changes nothing.
-`Failed`: the world did not cooperate; `retryable` says whether trying again can help. A broken
-invariant of our own is an `AssertionError` and ends as exit code 1.
+Two kinds exist besides bugs. `Refused`: the input or a policy says no, trying again changes
+nothing. `Failed`: the world did not cooperate; `retryable` says whether trying again can help. A
+broken invariant of our own is an `AssertionError` and ends as exit code 1.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class ExitCode(IntEnum):
 class CapsuleError(Exception):
     """Report one failure by its stable id.
 
-    `what` says what failed, lower case, without its cause: the cause is chained with `raise … from`.
+    `what` says what failed, lower case, without its cause, which is chained with `raise … from`.
     `expected` and `got` give both sides, `where` the place (a path in a document, a file, a host).
     Text from outside is cut and cleaned of control characters by `render`, so it may be passed raw.
     """
@@ -133,14 +133,9 @@ class Failed(CapsuleError):
 
 def clean(text: str) -> str:
     """Cut `text` and escape what could move a terminal's cursor or forge a line of a log."""
-    shown = (
-        text
-        if len(text) <= _FIELD_CHARACTERS_MAX
-        else text[:_FIELD_CHARACTERS_MAX] + "…"
-    )
+    shown = text if len(text) <= _FIELD_CHARACTERS_MAX else text[:_FIELD_CHARACTERS_MAX] + "…"
     return "".join(
-        character if character.isprintable() else ascii(character)[1:-1]
-        for character in shown
+        character if character.isprintable() else ascii(character)[1:-1] for character in shown
     )
 
 

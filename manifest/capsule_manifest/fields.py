@@ -36,19 +36,11 @@ class Object:
         """Say whether a field is there, whatever its value; for documents that others write."""
         return key in self._value
 
-    def text(
-        self, key: str, *, empty: bool = False, one_of: tuple[str, ...] = ()
-    ) -> str:
+    def text(self, key: str, *, empty: bool = False, one_of: tuple[str, ...] = ()) -> str:
         """Return a string; `one_of` lists the only values allowed, when given."""
         value = self._take(key)
-        if (
-            not isinstance(value, str)
-            or not (value or empty)
-            or len(value) > _TEXT_CHARACTERS_MAX
-        ):
-            raise _invalid(
-                self._at(key), "a string" if empty else "a string, not empty", value
-            )
+        if not isinstance(value, str) or not (value or empty) or len(value) > _TEXT_CHARACTERS_MAX:
+            raise _invalid(self._at(key), "a string" if empty else "a string, not empty", value)
         if one_of and value not in one_of:
             raise _invalid(self._at(key), "one of " + ", ".join(one_of), value)
         return value
@@ -68,14 +60,8 @@ class Object:
         """Return a whole number within `least` and `most`, both included."""
         value = self._take(key)
         # true is an int in Python; a document that says true for a count is not ours.
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int)
-            or not least <= value <= most
-        ):
-            raise _invalid(
-                self._at(key), f"a whole number from {least} to {most}", value
-            )
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise _invalid(self._at(key), f"a whole number from {least} to {most}", value)
         return value
 
     def optional_integer(self, key: str, *, least: int = 0) -> int | None:
@@ -131,19 +117,22 @@ class Object:
         """Read every field of this object as an object of one kind."""
         self._asked |= set(self._value)
         return {
-            name: read(Object(value, f"{self.where}.{name}"))
-            for name, value in self._value.items()
+            name: read(Object(value, f"{self.where}.{name}")) for name, value in self._value.items()
         }
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all fields, in the order of the document."""
+        return tuple(self._value)
 
     def text_map(self, key: str) -> dict[str, str]:
         """Return a mapping from names to strings, which may be empty."""
         nested = self.nested(key)
-        return {name: nested.text(name, empty=True) for name in nested._value}
+        return {name: nested.text(name, empty=True) for name in nested.names()}
 
     def integer_map(self, key: str) -> dict[str, int]:
         """Return a mapping from names to whole numbers."""
         nested = self.nested(key)
-        return {name: nested.integer(name) for name in nested._value}
+        return {name: nested.integer(name) for name in nested.names()}
 
     def end(self) -> None:
         """Refuse fields that nobody asked for."""
@@ -184,9 +173,7 @@ def root_object(value: object, *, schema: str, name: str) -> Object:
     got = document.text("schema")
     if got != schema:
         known, _, _ = schema.partition("/")
-        error_id = (
-            "document-version" if got.startswith(known + "/") else "document-invalid"
-        )
+        error_id = "document-version" if got.startswith(known + "/") else "document-invalid"
         raise Refused(
             error_id,
             f"this is not a {name} that can be read",

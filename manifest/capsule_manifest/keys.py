@@ -10,9 +10,12 @@ import base64
 import binascii
 import hashlib
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import TYPE_CHECKING, NewType, Protocol
 
 from capsule_manifest.errors import Refused
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 __all__ = ["KeyId", "PublicKey", "Signer", "b64decode", "b64encode", "public_key"]
 
@@ -81,7 +84,7 @@ def public_key(spki: bytes, where: str) -> PublicKey:
     return PublicKey(keyid=KeyId(b64encode(hashlib.sha256(spki).digest())), spki=spki)
 
 
-def _load(spki: bytes, where: str):  # type: ignore[no-untyped-def]
+def _load(spki: bytes, where: str) -> "EllipticCurvePublicKey":
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import (
         SECP256R1,
@@ -98,9 +101,7 @@ def _load(spki: bytes, where: str):  # type: ignore[no-untyped-def]
         raise Refused(
             "key-malformed", "a public key can't be read", got=error, where=where
         ) from None
-    if not isinstance(key, EllipticCurvePublicKey) or not isinstance(
-        key.curve, SECP256R1
-    ):
+    if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP256R1):
         raise Refused(
             "key-malformed",
             "a key is of the wrong kind",
@@ -124,9 +125,7 @@ def b64decode(text: str, where: str) -> bytes:
     try:
         raw = base64.b64decode(text.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
-        raise Refused(
-            "signature-malformed", "not base64", got=error, where=where
-        ) from None
+        raise Refused("signature-malformed", "not base64", got=error, where=where) from None
     # Non-zero bits after the last byte decode silently; one value must have one spelling.
     if b64encode(raw) != text:
         raise Refused("signature-malformed", "base64 with stray bits", where=where)

@@ -45,7 +45,7 @@ class Authority(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyKey:
-    """A key and who owns it. Valid for releases from `counter_from` to `counter_to`, both included."""
+    """A key and its owner. Valid for releases `counter_from` to `counter_to`, both included."""
 
     key: PublicKey
     owner: str
@@ -138,9 +138,7 @@ def decode_policy(raw: bytes, *, where: str = "trust policy") -> Policy:
         route=_read_rule(document.nested("route")),
         trust=_read_rule(document.nested("trust")),
         release_counter_floor=document.integer("release_counter_floor"),
-        revoked_capsules=frozenset(
-            CapsuleId(text) for text in document.texts("revoked_capsules")
-        ),
+        revoked_capsules=frozenset(CapsuleId(text) for text in document.texts("revoked_capsules")),
         revoked_keys=frozenset(KeyId(text) for text in document.texts("revoked_keys")),
     )
     document.end()
@@ -195,9 +193,7 @@ def _rule(rule: AuthorityRule) -> JsonValue:
 def _read_key(item: Object) -> PolicyKey:
     key = public_key(b64decode(item.text("spki"), item.where), item.where)
     if item.text("keyid") != key.keyid:
-        raise Refused(
-            "key-malformed", "a key id is not the digest of its key", where=item.where
-        )
+        raise Refused("key-malformed", "a key id is not the digest of its key", where=item.where)
     read = PolicyKey(
         key=key,
         owner=item.text("owner"),

@@ -275,12 +275,10 @@ def encode_rescue_outcome(op_id: str) -> bytes:
 
 
 def decode_rescue_outcome(raw: bytes, *, op_id: str) -> Outcome | None:
-    """Return the outcome that rescue left for `op_id`, or None when these bytes are another form."""
+    """Return the outcome that rescue left for `op_id`, or None for bytes of another form."""
     if raw != encode_rescue_outcome(op_id):
         return None
-    return Outcome(
-        op_id=op_id, result="restoring", by="rescue", proof=None, receipt=None
-    )
+    return Outcome(op_id=op_id, result="restoring", by="rescue", proof=None, receipt=None)
 
 
 def encode_receipt(receipt: Receipt) -> bytes:
@@ -356,9 +354,7 @@ def guard_text(level: str) -> str:
 
 
 def _document(raw: bytes, schema: str, where: str) -> Object:
-    return root_object(
-        decode(raw, limits=RECORD_LIMITS, where=where), schema=schema, name=where
-    )
+    return root_object(decode(raw, limits=RECORD_LIMITS, where=where), schema=schema, name=where)
 
 
 def _digests(digests: Mapping[str, ObjectId]) -> JsonValue:

@@ -182,9 +182,7 @@ class Release:
 
     def component(self, name: str) -> Component:
         """Return the component of that name; it must exist."""
-        return next(
-            component for component in self.components if component.name == name
-        )
+        return next(component for component in self.components if component.name == name)
 
     def selected(self, role: str, platform: str) -> tuple[Component, ...]:
         """Return what a node of `role` on `platform` receives, the runtime included, in order.
@@ -240,9 +238,7 @@ def encode_release(release: Release) -> bytes:
                 "version": release.installer.version,
                 "reason": release.installer.reason,
             },
-            "platforms": {
-                name: _platform(item) for name, item in release.platforms.items()
-            },
+            "platforms": {name: _platform(item) for name, item in release.platforms.items()},
             "roles": {
                 name: {
                     "components": list(role.components),
@@ -358,9 +354,7 @@ def _unit(unit: Unit) -> JsonValue:
         "start_timeout_ms": unit.start_timeout_ms,
         "stop_timeout_ms": unit.stop_timeout_ms,
         "soak_ms": unit.soak_ms,
-        "probe": None
-        if probe is None
-        else {"http": probe.http, "timeout_ms": probe.timeout_ms},
+        "probe": None if probe is None else {"http": probe.http, "timeout_ms": probe.timeout_ms},
     }
 
 
@@ -405,9 +399,7 @@ def _read_role(item: Object) -> Role:
 def _read_component(item: Object) -> Component:
     component = Component(
         name=item.matching("name", NAME),
-        kind=ComponentKind(
-            item.text("kind", one_of=tuple(kind.value for kind in ComponentKind))
-        ),
+        kind=ComponentKind(item.text("kind", one_of=tuple(kind.value for kind in ComponentKind))),
         platforms=item.texts("platforms"),
         tree=item.blake3("tree"),
         entries=item.integer("entries", most=1_000_000),
@@ -447,9 +439,7 @@ def _read_unit(item: Object) -> Unit:
 def _read_probe(item: Object | None) -> Probe | None:
     if item is None:
         return None
-    probe = Probe(
-        http=item.text("http"), timeout_ms=item.integer("timeout_ms", least=1)
-    )
+    probe = Probe(http=item.text("http"), timeout_ms=item.integer("timeout_ms", least=1))
     item.end()
     return probe
 

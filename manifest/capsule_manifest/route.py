@@ -39,7 +39,8 @@ NODE_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 class Endpoint:
     """How a host is reached. `local` uses `root` only; `ssh` everything but `root`.
 
-    `host_key` is the pinned key in OpenSSH's public form; `jump` lists node-like addresses in order.
+    `host_key` is the pinned key in OpenSSH's public form; `jump` lists node-like addresses, in
+    order.
     """
 
     kind: str
@@ -97,7 +98,7 @@ class Route:
 
 
 def encode_route(route: Route) -> bytes:
-    """Return the canonical bytes that a route authority signs; their SHA-256 is the route digest."""
+    """Return the canonical bytes that a route authority signs; SHA-256 is the route digest."""
     return encode(
         {
             "schema": ROUTE_SCHEMA,
@@ -109,8 +110,7 @@ def encode_route(route: Route) -> bytes:
             "hub": route.hub,
             "policy": route.policy,
             "controllers": [
-                {"keyid": key.keyid, "spki": b64encode(key.spki)}
-                for key in route.controllers
+                {"keyid": key.keyid, "spki": b64encode(key.spki)} for key in route.controllers
             ],
             "waivers": [
                 {
@@ -223,9 +223,7 @@ def _read_endpoint(item: Object) -> Endpoint:
 def _read_controller(item: Object) -> PublicKey:
     key = public_key(b64decode(item.text("spki"), item.where), item.where)
     if item.text("keyid") != key.keyid:
-        raise Refused(
-            "key-malformed", "a key id is not the digest of its key", where=item.where
-        )
+        raise Refused("key-malformed", "a key id is not the digest of its key", where=item.where)
     item.end()
     return key
 

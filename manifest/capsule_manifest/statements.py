@@ -108,16 +108,12 @@ def read_packing_statement(payload: bytes, *, where: str) -> PackingClaim:
         Refused: `json-*`, `document-invalid`, `signature-wrong-subject` for another kind.
     """
     subject, predicate = _read(payload, "packing.json", PACKING_PREDICATE, where)
-    claim = PackingClaim(
-        packing=subject, capsule=CapsuleId(predicate.sha256("capsule"))
-    )
+    claim = PackingClaim(packing=subject, capsule=CapsuleId(predicate.sha256("capsule")))
     predicate.end()
     return claim
 
 
-def _read(
-    payload: bytes, name: str, predicate_type: str, where: str
-) -> tuple[str, Object]:
+def _read(payload: bytes, name: str, predicate_type: str, where: str) -> tuple[str, Object]:
     statement = Object(decode_foreign(payload, limits=_LIMITS, where=where), where)
     got = (statement.text("_type"), statement.text("predicateType"))
     if got != (STATEMENT_TYPE, predicate_type):

@@ -1,9 +1,9 @@
 """Trust decisions: from bytes and signatures to values that may be acted on.
 
-Every function takes the policy and raw bytes and returns a *verified* value or refuses. The order is
-fixed: envelope, statement, subject digest, key, window, revocation, owners, then the content itself.
-A signature by a stranger is not an attack on those who are known: it is skipped, and named only when
-the threshold is missed.
+Every function takes the policy and raw bytes and returns a *verified* value or refuses. The order
+is fixed: envelope, statement, subject digest, key, window, revocation, owners, then the content
+itself. A signature by a stranger is not an attack on those who are known: it is skipped, and named
+only when the threshold is missed.
 
 Nothing here reads a clock. Source: design, section 10; TUF 1.0, section 5 for thresholds.
 """
@@ -65,7 +65,7 @@ def verify_release(
 ) -> VerifiedRelease:
     """Accept `capsule.json` if enough owners with the release authority signed it.
 
-    `bundles` maps file names to Sigstore bundles. `counter_floor` is the host's own monotonic floor.
+    `bundles` maps file names to Sigstore bundles. `counter_floor` is the host's monotonic floor.
 
     Raises:
         Refused: `threshold-not-met`, `signature-missing`, or, when there is one signature only,
@@ -74,9 +74,7 @@ def verify_release(
     """
     capsule = capsule_id(manifest)
     if capsule in policy.revoked_capsules:
-        raise Refused(
-            "capsule-revoked", "this capsule is revoked by the policy", got=capsule
-        )
+        raise Refused("capsule-revoked", "this capsule is revoked by the policy", got=capsule)
     claims: dict[str, ReleaseClaim] = {}
     refusals: list[Refused] = []
     for name, raw in sorted(bundles.items()):
@@ -98,9 +96,7 @@ def verify_release(
         )
     release = decode_release(manifest)
     _check_claim(policy, release, distinct.pop(), counter_floor)
-    return VerifiedRelease(
-        release=release, capsule=capsule, owners=tuple(sorted(claims))
-    )
+    return VerifiedRelease(release=release, capsule=capsule, owners=tuple(sorted(claims)))
 
 
 def verify_packing(
@@ -114,9 +110,7 @@ def verify_packing(
     Raises:
         Refused: `signature-missing`, or the reason that the last signature was not accepted.
     """
-    refusal = Refused(
-        "signature-missing", "no signature of packing.json", where="signatures"
-    )
+    refusal = Refused("signature-missing", "no signature of packing.json", where="signatures")
     for name, raw in sorted(bundles.items()):
         try:
             envelope = decode_bundle(raw, where=name)
@@ -134,9 +128,7 @@ def verify_packing(
     raise refusal
 
 
-def verify_route(
-    policy: Policy, envelope: Envelope, *, where: str = "route"
-) -> VerifiedRoute:
+def verify_route(policy: Policy, envelope: Envelope, *, where: str = "route") -> VerifiedRoute:
     """Accept a route that a key with the route authority signed for this product.
 
     Raises:
@@ -223,9 +215,7 @@ def _count_release(
     return entry.owner, claim
 
 
-def _policy_key(
-    policy: Policy, authority: Authority, keyid: KeyId, where: str
-) -> PublicKey:
+def _policy_key(policy: Policy, authority: Authority, keyid: KeyId, where: str) -> PublicKey:
     entry = policy.keys.get(keyid)
     if entry is None:
         raise Refused(
@@ -235,9 +225,7 @@ def _policy_key(
             where=where,
         )
     if keyid in policy.revoked_keys:
-        raise Refused(
-            "key-revoked", "a signature is by a revoked key", got=keyid, where=where
-        )
+        raise Refused("key-revoked", "a signature is by a revoked key", got=keyid, where=where)
     if keyid not in policy.rule(authority).keys:
         raise Refused(
             "authority-denied",
@@ -275,9 +263,7 @@ def _controller_payload(
             where=where,
         )
     if key.keyid in policy.revoked_keys:
-        raise Refused(
-            "key-revoked", "a controller's key is revoked", got=key.keyid, where=where
-        )
+        raise Refused("key-revoked", "a controller's key is revoked", got=key.keyid, where=where)
     return envelope.verify(key, payload_type=payload_type, where=where)
 
 
@@ -312,9 +298,7 @@ def _check_threshold(
     if not owners and len(refusals) == 1:
         raise refusals[0]
     if not owners and not refusals:
-        raise Refused(
-            "signature-missing", "the capsule is not signed", where="signatures"
-        )
+        raise Refused("signature-missing", "the capsule is not signed", where="signatures")
     failure = Refused(
         "threshold-not-met",
         "too few owners signed",
@@ -325,9 +309,7 @@ def _check_threshold(
     raise failure from (refusals[0] if refusals else None)
 
 
-def _check_claim(
-    policy: Policy, release: Release, claim: ReleaseClaim, floor: int
-) -> None:
+def _check_claim(policy: Policy, release: Release, claim: ReleaseClaim, floor: int) -> None:
     said = (claim.product, claim.version, claim.release_counter)
     if said != (release.product, release.version, release.release_counter):
         raise Refused(

@@ -90,15 +90,11 @@ def read_messages(read_exactly: Callable[[int], bytes]) -> Iterator[Message]:
     while True:
         header = read_exactly(_HEADER_BYTES)
         if len(header) != _HEADER_BYTES:
-            raise Refused(
-                "wire-malformed", "the stream ended early", got=f"{len(header)} bytes"
-            )
+            raise Refused("wire-malformed", "the stream ended early", got=f"{len(header)} bytes")
         try:
             message_type = MessageType(header[0])
         except ValueError:
-            raise Refused(
-                "wire-malformed", "unknown message type", got=header[0]
-            ) from None
+            raise Refused("wire-malformed", "unknown message type", got=header[0]) from None
         size_bytes = int.from_bytes(header[1:], "big")
         if size_bytes > _MESSAGE_BYTES_MAX[message_type]:
             raise Refused(
