@@ -21,7 +21,7 @@ HOST_DEPENDENCIES = {
 # Loaded by name at run time, never by an import statement: the database driver.
 LOADED_BY_NAME = {"psycopg"}
 MOVERS = {
-    "capsule/capsule/builder/",
+    "capsule/capsule/durable.py",
     "installer/capsule_installer/fsops.py",
 }
 
