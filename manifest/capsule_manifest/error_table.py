@@ -173,7 +173,18 @@ _FORMATS: dict[str, tuple[ExitCode, str]] = {
 }
 
 # --- builder inputs ----------------------------------------------------------------------------
-_INPUTS: dict[str, tuple[ExitCode, str]] = {}
+_INPUTS: dict[str, tuple[ExitCode, str]] = {
+    "release-invalid": (ExitCode.USAGE, "correct the named values in release.toml"),
+    "release-missing": (ExitCode.USAGE, "write one with `capsule init`, or name it with --release"),
+    "source-dirty": (ExitCode.USAGE, "commit or remove the named changes, then build again"),
+    "source-empty": (ExitCode.USAGE, "commit the named files, or correct `include`"),
+    "source-entry-refused": (
+        ExitCode.USAGE,
+        "commit the content itself, or leave the entry out with `include`",
+    ),
+    "source-git-failed": (ExitCode.INTERNAL, "run `git fsck` in the named folder"),
+    "source-not-git": (ExitCode.USAGE, "name a folder of a git work tree that has a commit"),
+}
 
 # --- builder output ----------------------------------------------------------------------------
 _BUILDER: dict[str, tuple[ExitCode, str]] = {}

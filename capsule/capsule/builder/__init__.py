@@ -1,0 +1,1 @@
+"""Build a capsule: inputs are resolved from pins, then assembled, signed and written."""

@@ -1,0 +1,140 @@
+"""The components of `release.toml` as values: legal by construction, paths not yet looked at.
+
+Times are whole milliseconds, modes are numbers, paths are relative to the folder of the file.
+"""
+
+from dataclasses import dataclass
+
+from capsule_manifest.release import ComponentKind, Probe
+
+__all__ = [
+    "ComponentSource",
+    "FilesSource",
+    "GitSource",
+    "ManagedFileSource",
+    "PathOrigin",
+    "RecoverySource",
+    "ServiceSource",
+    "ToolOrigin",
+    "ToolSource",
+    "UnitSource",
+    "UrlOrigin",
+    "WheelOrigin",
+    "WheelsSource",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitSource:
+    """A git work tree, or a folder in one. `include` limits it to these paths; empty takes all."""
+
+    name: str
+    platforms: tuple[str, ...]
+    path: str
+    include: tuple[str, ...]
+    kind: ComponentKind = ComponentKind.SOURCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelsSource:
+    """A Python environment: `locked` is a hash-locked requirements file or a `pylock.toml`."""
+
+    name: str
+    platforms: tuple[str, ...]
+    locked: str
+    is_pylock: bool
+    kind: ComponentKind = ComponentKind.WHEELS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathOrigin:
+    """A file or folder beside `release.toml`, pinned by its content."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrlOrigin:
+    """A file or archive at an address. `member` picks files of an archive by a glob."""
+
+    url: str
+    sha256: str
+    member: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelOrigin:
+    """A wheel `name==version`. `member` picks files of it by a glob; None installs it."""
+
+    requirement: str
+    member: str | None
+
+
+ToolOrigin = PathOrigin | UrlOrigin | WheelOrigin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSource:
+    """A helper or toolchain: programs that come ready to run."""
+
+    name: str
+    platforms: tuple[str, ...]
+    kind: ComponentKind
+    origin: ToolOrigin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitSource:
+    """One unit file with what proves it."""
+
+    file: str
+    soak_ms: int
+    probe: Probe | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSource:
+    """Units that are stopped and started together, and steps run before them under the guard."""
+
+    name: str
+    platforms: tuple[str, ...]
+    units: tuple[UnitSource, ...]
+    guarded_steps: tuple[tuple[str, ...], ...]
+    kind: ComponentKind = ComponentKind.SERVICE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedFileSource:
+    """A file of this folder that capsule owns at `target` on the host."""
+
+    source: str
+    target: str
+    owner: str
+    group: str
+    mode: int
+    template: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesSource:
+    """Managed files."""
+
+    name: str
+    platforms: tuple[str, ...]
+    files: tuple[ManagedFileSource, ...]
+    kind: ComponentKind = ComponentKind.FILES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverySource:
+    """What a person needs at a broken host: files and folders, taken as they are."""
+
+    name: str
+    platforms: tuple[str, ...]
+    paths: tuple[str, ...]
+    kind: ComponentKind = ComponentKind.RECOVERY
+
+
+ComponentSource = (
+    GitSource | WheelsSource | ToolSource | ServiceSource | FilesSource | RecoverySource
+)
