@@ -1,0 +1,183 @@
+"""Whether this host may do what an order asks, decided before anything is changed.
+
+Pure: the host's own knowledge comes in as `HostFacts`. The order of the checks is fixed: for whom,
+by whom, fence, route, moment, what is installed, what is staged, guard. An order that was accepted
+before is answered from its op folder and never comes here.
+
+Source: design, sections 9 and 10; `docs/reference/orders.md`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from capsule_manifest.envelope import Envelope
+from capsule_manifest.errors import Refused
+from capsule_manifest.keys import PublicKey
+from capsule_manifest.orders import ABSENT, ORDER_TYPE, Order, decode_order
+from capsule_manifest.policy import Policy
+from capsule_manifest.records import Marker
+from capsule_manifest.trust import VerifiedRoute, verify_order
+
+__all__ = ["LOCAL_EPOCH", "HostFacts", "check_order", "op_id_of"]
+
+LOCAL_EPOCH: Final = "local"
+"""The epoch of an order that the host gave itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """What a host knows when an order comes.
+
+    `nonces` maps each nonce that a hello of this boot gave out to its time on the boot clock, ms.
+    `staged` maps generations to their markers, whose signatures were verified.
+    """
+
+    node: str
+    node_key: PublicKey
+    policy: Policy
+    route: VerifiedRoute
+    fence: int
+    counter_floor: int
+    boot_id: str
+    boot_ms: int
+    nonces: Mapping[str, int]
+    current: str
+    previous: str
+    staged: Mapping[str, Marker]
+    guard_levels: tuple[str, ...]
+
+
+def op_id_of(envelope: Envelope) -> str:
+    """Return the op id that an order claims, before anything about it is trusted.
+
+    Raises:
+        Refused: `json-*`, `document-invalid`, `document-version`.
+    """
+    return decode_order(envelope.payload).op_id
+
+
+def check_order(host: HostFacts, envelope: Envelope) -> Order:
+    """Return the order if this host may carry it out now.
+
+    Raises:
+        Refused: `order-wrong-node`, `order-wrong-route`, `order-fenced`, `order-expired`,
+            `order-prior-mismatch`, `order-not-staged`, `capsule-revoked`,
+            `release-counter-too-low`, `guard-level-denied`, and whatever `verify_order` raises.
+    """
+    order = _authorised(host, envelope)
+    if (order.node, order.node_key) != (host.node, host.node_key.keyid):
+        raise Refused(
+            "order-wrong-node",
+            "an order is for another node",
+            expected=f"{host.node} with key {host.node_key.keyid}",
+            got=f"{order.node} with key {order.node_key}",
+        )
+    if order.fence < host.fence:
+        raise Refused(
+            "order-fenced", "an order's fence is too low", expected=host.fence, got=order.fence
+        )
+    _check_moment(host, order)
+    if order.prior != host.current:
+        raise Refused(
+            "order-prior-mismatch",
+            "another generation is installed than the order expects",
+            expected=order.prior,
+            got=host.current,
+        )
+    _check_target(host, order)
+    _check_guard(host, order)
+    return order
+
+
+def _authorised(host: HostFacts, envelope: Envelope) -> Order:
+    if envelope.keyid != host.node_key.keyid:
+        return verify_order(host.policy, host.route, envelope)
+    # The node key speaks for this host only, and nobody is there to confirm.
+    order = decode_order(
+        envelope.verify(host.node_key, payload_type=ORDER_TYPE, where="local order")
+    )
+    if order.confirm != "local":
+        raise Refused(
+            "authority-denied",
+            "the node's own key can't speak for a controller",
+            expected="confirm local",
+            got=order.confirm,
+            where="local order",
+        )
+    if order.route != host.route.digest:
+        raise Refused(
+            "order-wrong-route", "an order is under another route",
+            expected=host.route.digest, got=order.route,
+        )  # fmt: skip
+    return order
+
+
+def _check_moment(host: HostFacts, order: Order) -> None:
+    issued_ms = host.nonces.get(order.nonce)
+    if order.boot_id != host.boot_id or issued_ms is None:
+        raise Refused(
+            "order-expired",
+            "an order answers no hello of this boot",
+            expected=f"boot {host.boot_id} and one of its nonces",
+            got=f"boot {order.boot_id}",
+        )
+    age_ms = host.boot_ms - issued_ms
+    if not 0 <= age_ms <= order.valid_ms:
+        raise Refused(
+            "order-expired",
+            "an order came too late",
+            expected=f"within {order.valid_ms} ms of its hello",
+            got=f"{age_ms} ms",
+        )
+
+
+def _check_target(host: HostFacts, order: Order) -> None:
+    if order.generation == ABSENT:
+        raise Refused("order-not-staged", "an order must name a generation", got=order.generation)
+    marker = host.staged.get(order.generation)
+    if marker is None or (marker.capsule, marker.release_counter) != (
+        order.capsule,
+        order.release_counter,
+    ):
+        raise Refused(
+            "order-not-staged",
+            "the ordered capsule is not staged as ordered",
+            expected=f"{order.generation} of {order.capsule}",
+            got=marker.capsule if marker else f"staged: {', '.join(sorted(host.staged)) or 'none'}",
+        )
+    if order.capsule in host.policy.revoked_capsules:
+        raise Refused("capsule-revoked", "this capsule is revoked", got=order.capsule)
+    if order.verb == "rollback":
+        # Going back is always to what was there before, never to any old release.
+        if order.generation != host.previous:
+            raise Refused(
+                "order-prior-mismatch", "a rollback goes to the previous generation only",
+                expected=host.previous, got=order.generation,
+            )  # fmt: skip
+        return
+    if marker.route != order.route:
+        raise Refused(
+            "order-wrong-route",
+            "the generation was rendered under another route",
+            expected=order.route,
+            got=marker.route,
+        )
+    if order.release_counter < host.counter_floor:
+        raise Refused(
+            "release-counter-too-low",
+            "the ordered release is older than what was installed before",
+            expected=f"release counter {host.counter_floor} or higher",
+            got=order.release_counter,
+        )
+
+
+def _check_guard(host: HostFacts, order: Order) -> None:
+    lowest = host.route.route.guard_floor(host.node)
+    if order.guard_level < lowest or order.guard_level not in host.guard_levels:
+        raise Refused(
+            "guard-level-denied",
+            "the network guard would be weaker than the route allows",
+            expected=f"{lowest} or higher, and one of {', '.join(host.guard_levels)}",
+            got=order.guard_level,
+        )

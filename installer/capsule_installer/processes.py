@@ -1,0 +1,197 @@
+"""Processes of this host: start, bound, look at and end them.
+
+The only module of the host program that starts processes. Every start has an argv list, a scrubbed
+environment and a limit. A process is named by pid *and* start time, because pids are reused.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from capsule_manifest.errors import Failed
+
+__all__ = ["CLEAN_ENVIRONMENT", "Completed", "ProcessFacts", "Processes", "RealProcesses", "boot_ms"]
+
+CLEAN_ENVIRONMENT: Final[Mapping[str, str]] = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LC_ALL": "C.UTF-8",
+}
+_OUTPUT_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A process that ended. `output` is the end of its stdout and stderr."""
+
+    exit_code: int
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFacts:
+    """What `/proc` says of a process. `started_ticks` is field 22 of `stat`.
+
+    `files` are the paths that it has mapped, with its executable.
+    """
+
+    pid: int
+    started_ticks: int
+    cwd: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    files: frozenset[str]
+
+
+class Processes(Protocol):
+    """Start and look at processes."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_ms: int,
+        folder: str = "/",
+        environment: Mapping[str, str] = CLEAN_ENVIRONMENT,
+    ) -> Completed:
+        """Run a program to its end; its whole process group is killed when the time is over.
+
+        Raises:
+            Failed: `process-timeout`, `process-not-started`.
+        """
+        ...
+
+    def start_detached(
+        self, argv: Sequence[str], *, log: str, inherit: Sequence[int] = ()
+    ) -> ProcessFacts:
+        """Start a program in a session of its own that outlives this one, output to `log`.
+
+        Raises:
+            Failed: `process-not-started`.
+        """
+        ...
+
+    def facts(self, pid: int) -> ProcessFacts | None:
+        """Return what `/proc` says of a live process; None when it is gone or a zombie."""
+        ...
+
+    def all_pids(self) -> list[int]:
+        """Return every pid of this host."""
+        ...
+
+
+class RealProcesses:
+    """The processes of this machine."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_ms: int,
+        folder: str = "/",
+        environment: Mapping[str, str] = CLEAN_ENVIRONMENT,
+    ) -> Completed:
+        """Run a program to its end. Source: `Processes.run`."""
+        with _start(argv, subprocess.PIPE, folder, environment, ()) as process:
+            try:
+                output, _ = process.communicate(timeout=timeout_ms / 1000)
+            except subprocess.TimeoutExpired:
+                # The group, not the process: a hook's child would keep the pipe open for ever.
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                raise Failed(
+                    "process-timeout",
+                    "a program did not end in time",
+                    expected=f"within {timeout_ms} ms",
+                    where=" ".join(argv),
+                ) from None
+        return Completed(
+            exit_code=process.returncode,
+            output=output[-_OUTPUT_BYTES_MAX:].decode("utf-8", "replace"),
+        )
+
+    def start_detached(
+        self, argv: Sequence[str], *, log: str, inherit: Sequence[int] = ()
+    ) -> ProcessFacts:
+        """Start a program that outlives this one. Source: `Processes.start_detached`."""
+        with open(log, "ab", buffering=0) as output:
+            process = _start(argv, output.fileno(), "/", CLEAN_ENVIRONMENT, inherit)
+        started = self.facts(process.pid)
+        # Not waited for on purpose: it belongs to init once this program ends.
+        process.returncode = 0
+        if started is None:
+            raise Failed("process-not-started", "a program ended at once", where=" ".join(argv))
+        return started
+
+    def facts(self, pid: int) -> ProcessFacts | None:
+        """Read `/proc`. Source: proc(5)."""
+        base = f"/proc/{pid}"
+        try:
+            with open(f"{base}/stat", "rb") as file:
+                # The name is in brackets and may hold anything, so fields count from the last one.
+                fields = file.read().rpartition(b")")[2].split()
+            if fields[0] in {b"Z", b"X"}:
+                return None
+            return ProcessFacts(
+                pid=pid,
+                started_ticks=int(fields[19]),
+                cwd=os.readlink(f"{base}/cwd"),
+                arguments=tuple(_strings(f"{base}/cmdline")),
+                environment=dict(
+                    (name, value)
+                    for name, _, value in (item.partition("=") for item in _strings(f"{base}/environ"))
+                ),
+                files=_mapped(base),
+            )
+        except (OSError, IndexError, ValueError):
+            # It ended while we looked; a process that can't be read can't be proved either.
+            return None
+
+    def all_pids(self) -> list[int]:
+        """List `/proc`."""
+        return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def boot_ms() -> int:
+    """Return milliseconds since boot, suspended time included. Source: clock_gettime(2)."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def _start(
+    argv: Sequence[str],
+    output: int,
+    folder: str,
+    environment: Mapping[str, str],
+    inherit: Sequence[int],
+) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=dict(environment),
+            start_new_session=True,
+            close_fds=True,
+            pass_fds=tuple(inherit),
+        )
+    except OSError as error:
+        raise Failed(
+            "process-not-started", "a program could not be started", got=error, where=argv[0]
+        ) from error
+
+
+def _strings(path: str) -> list[str]:
+    with open(path, "rb") as file:
+        raw = file.read()
+    return [item.decode("utf-8", "surrogateescape") for item in raw.split(b"\0") if item]
+
+
+def _mapped(base: str) -> frozenset[str]:
+    with open(f"{base}/maps", encoding="utf-8", errors="surrogateescape") as file:
+        mapped = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if line.count("/")}
+    return frozenset(mapped | {os.readlink(f"{base}/exe")})

@@ -1,0 +1,1 @@
+"""How units are stopped, started and asked, behind one Protocol."""
