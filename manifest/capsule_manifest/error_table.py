@@ -187,7 +187,22 @@ _INPUTS: dict[str, tuple[ExitCode, str]] = {
 }
 
 # --- builder output ----------------------------------------------------------------------------
-_BUILDER: dict[str, tuple[ExitCode, str]] = {}
+_BUILDER: dict[str, tuple[ExitCode, str]] = {
+    "disk-full": (ExitCode.SPACE, "free space on the named disk, then run the same command again"),
+    "file-failed": (ExitCode.USAGE, "correct the named path or its permissions, then run again"),
+    "template-invalid": (
+        ExitCode.USAGE,
+        "correct the placeholder; docs/reference/template.md lists those that exist",
+    ),
+    "template-value-invalid": (
+        ExitCode.ROUTE_MISMATCH,
+        "correct the node's value in fleet.toml, then freeze again",
+    ),
+    "template-value-missing": (
+        ExitCode.ROUTE_MISMATCH,
+        "give the node this value in fleet.toml (vars), then freeze again",
+    ),
+}
 
 # --- host: stage -------------------------------------------------------------------------------
 _STAGE: dict[str, tuple[ExitCode, str]] = {}
@@ -196,7 +211,91 @@ _STAGE: dict[str, tuple[ExitCode, str]] = {}
 _INSTALL: dict[str, tuple[ExitCode, str]] = {}
 
 # --- controller --------------------------------------------------------------------------------
-_CONTROLLER: dict[str, tuple[ExitCode, str]] = {}
+_CONTROLLER: dict[str, tuple[ExitCode, str]] = {
+    "capsule-incomplete": (
+        ExitCode.INTEGRITY,
+        "get the capsule directory again, or build it again",
+    ),
+    "controller-busy": (ExitCode.BUSY, "wait for the other command, then run this one again"),
+    "controller-disk": (
+        ExitCode.SPACE,
+        "look at the named file and the disk that it lies on, then run the command again",
+    ),
+    "controller-fenced": (
+        ExitCode.FENCED,
+        "another controller has taken over; if that is wrong, run again with --take-over",
+    ),
+    "enrolment-differs": (
+        ExitCode.INTEGRITY,
+        "the host belongs to another node or policy; correct fleet.toml, or enrol a fresh host",
+    ),
+    "first-contact-failed": (ExitCode.SPACE, "look at the host's disk, then stage again"),
+    "first-contact-refused": (
+        ExitCode.INCOMPATIBLE,
+        "correct what is named on the host, then stage again",
+    ),
+    "fleet-invalid": (ExitCode.USAGE, "correct the named value in fleet.toml"),
+    "generation-not-staged": (ExitCode.ROUTE_MISMATCH, "stage the capsule first: `capsule stage`"),
+    "host-error-unknown": (
+        ExitCode.INCOMPATIBLE,
+        "use a controller at least as new as the host's program",
+    ),
+    "host-program-failed": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "run the same command again; if it repeats, run `capsule status` on the host",
+    ),
+    "host-program-missing": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "stage a capsule on the host: the first one brings the program",
+    ),
+    "host-unreachable": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "see that the host is up and its endpoint in fleet.toml is right, then run again",
+    ),
+    "node-key-changed": (
+        ExitCode.INTEGRITY,
+        "find out why: the host was replaced, or somebody stands between; never just accept it",
+    ),
+    "node-unknown": (ExitCode.USAGE, "name a node or lane of fleet.toml"),
+    "node-work-failed": (ExitCode.INTERNAL, "report this with the log that was printed"),
+    "object-digest-mismatch": (
+        ExitCode.INTEGRITY,
+        "get the capsule again; if it repeats, check the disk that holds it",
+    ),
+    "op-unresolved": (
+        ExitCode.NOT_SERVING,
+        "run `capsule status`; the host ends what it began by itself",
+    ),
+    "proof-refused": (
+        ExitCode.INTEGRITY,
+        "don't trust the host; it restores what ran before, look at it with `capsule status`",
+    ),
+    "receipt-gap": (
+        ExitCode.INTEGRITY,
+        "find out why the host lacks receipts that it has numbered",
+    ),
+    "receipt-refused": (
+        ExitCode.INTEGRITY,
+        "don't trust the host; compare its receipts: `capsule receipts verify`",
+    ),
+    "route-not-frozen": (ExitCode.ROUTE_MISMATCH, "stage first: `capsule stage` freezes the route"),
+    "route-not-staged": (
+        ExitCode.ROUTE_MISMATCH,
+        "stage again: only the new route is sent, not the content",
+    ),
+    "runtime-missing": (
+        ExitCode.INCOMPATIBLE,
+        "build the capsule again with this platform in release.toml",
+    ),
+    "transport-deadline": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "see that the host answers, then run the same command again",
+    ),
+    "transport-unsupported": (
+        ExitCode.PREFLIGHT_REFUSED,
+        "give the node a folder on this machine, or use a version that has this transport",
+    ),
+}
 
 # --- lanes and rollout -------------------------------------------------------------------------
 _LANE: dict[str, tuple[ExitCode, str]] = {}
