@@ -22,6 +22,7 @@ HOST_DEPENDENCIES = {
 LOADED_BY_NAME = {"psycopg"}
 MOVERS = {
     "capsule/capsule/durable.py",
+    "capsule/capsule/first_contact_host.py",
     "installer/capsule_installer/fsops.py",
 }
 

@@ -1,0 +1,115 @@
+"""What the controller needs of a way to a host, and nothing about which way it is.
+
+A transport starts one program by an argument list and gives a *channel*: a duplex byte stream with
+a deadline. Records, verbs and trust are the caller's. Both directions move at once: a host may
+answer in the middle of what it is sent, and a writer that doesn't read would wait for ever.
+
+Losing a channel says nothing about what the program did. `retryable` on the error means that the
+same call may be made again *if* nothing was acknowledged yet; afterwards the caller asks by op id.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+__all__ = ["EXIT_NOT_FOUND", "QUICK", "Channel", "Ended", "Limits", "Transport"]
+
+EXIT_NOT_FOUND: Final = 127
+"""What a shell and `env` answer when the program is not there; every transport answers the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Deadlines of one channel, in seconds.
+
+    `total_s` bounds the whole run, `idle_s` the longest time in which no byte moves either way.
+    """
+
+    total_s: float
+    idle_s: float
+
+
+QUICK: Final = Limits(total_s=30.0, idle_s=15.0)
+"""For verbs that answer at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a program ended. `exit_code` is negative for a signal; `stderr_tail` is for people."""
+
+    exit_code: int
+    stderr_tail: str
+
+
+class Channel(Protocol):
+    """One running program on a host. Used by one thread; leaving the context ends it."""
+
+    def write(self, data: bytes | memoryview) -> bool:
+        """Send all of `data`, reading meanwhile; False once the program no longer reads.
+
+        Raises:
+            Failed: `transport-deadline`, `host-unreachable`.
+        """
+        ...
+
+    def end_input(self) -> None:
+        """Say that nothing more will be sent."""
+        ...
+
+    def take(self) -> bytes:
+        """Return what the program has written so far and was not returned yet, without waiting."""
+        ...
+
+    def read(self) -> bytes:
+        """Wait for output and return it; empty at its end.
+
+        Raises:
+            Failed: `transport-deadline`, `host-unreachable`.
+        """
+        ...
+
+    def wait(self) -> Ended:
+        """Discard further output, wait for the end and say how it was.
+
+        Raises:
+            Failed: `transport-deadline`, `host-unreachable`.
+        """
+        ...
+
+    def __enter__(self) -> Self:
+        """Return the channel itself."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the program if it still runs, and free everything."""
+        ...
+
+
+class Transport(Protocol):
+    """A way to one host, fixed by the route's endpoint."""
+
+    @property
+    def root(self) -> str:
+        """Return the folder below which the host lives; empty on a real host."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Return how messages to people name the host."""
+        ...
+
+    def open(self, argv: Sequence[str], *, limits: Limits) -> Channel:
+        """Start `argv` on the host, without a shell, with a fixed environment.
+
+        A program that is not there ends with `EXIT_NOT_FOUND`.
+
+        Raises:
+            Failed: `host-unreachable`.
+        """
+        ...
