@@ -7,14 +7,13 @@ environment and a limit. A process is named by pid *and* start time, because pid
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from capsule_manifest.errors import Failed
 
-__all__ = ["CLEAN_ENVIRONMENT", "Completed", "ProcessFacts", "Processes", "RealProcesses", "boot_ms"]
+__all__ = ["CLEAN_ENVIRONMENT", "Completed", "ProcessFacts", "Processes", "RealProcesses"]
 
 CLEAN_ENVIRONMENT: Final[Mapping[str, str]] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -153,11 +152,6 @@ class RealProcesses:
     def all_pids(self) -> list[int]:
         """List `/proc`."""
         return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def boot_ms() -> int:
-    """Return milliseconds since boot, suspended time included. Source: clock_gettime(2)."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 def _start(

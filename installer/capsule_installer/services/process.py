@@ -161,7 +161,7 @@ class ProcessServices:
         )
 
     def _call(self, verb: str, unit: str, deadline_ms: int) -> None:
-        argv = ["sh", self._script, self._layout.root_prefix, verb, unit, str(deadline_ms)]
+        argv = ["sh", self._script, self._layout.root, verb, unit, str(deadline_ms)]
         completed = self._processes.run(argv, timeout_ms=deadline_ms + _SCRIPT_MARGIN_MS)
         if completed.exit_code != 0:
             raise Failed(

@@ -183,11 +183,11 @@ finish() {
 restore() {
     [ -e "$op/outcome" ] || ln "$op/outcome.restoring" "$op/outcome" 2> /dev/null
     if ! [ -e "$op/outcome" ]; then
-        rm -f -- "$recovery/ballast"
+        rm -f -- "$state/state/ballast"
         ln "$op/outcome.restoring" "$op/outcome" 2> /dev/null
     fi
     if is_settled; then return 0; fi
-    rm -f -- "$recovery/ballast"
+    rm -f -- "$state/state/ballast"
     kill_recorded "$op/supervisor"
     kill_recorded "$op/worker"
     # Two restores at once would only be a waste, but for a link that one removes and one moves.
