@@ -174,8 +174,20 @@ _FORMATS: dict[str, tuple[ExitCode, str]] = {
 
 # --- builder inputs ----------------------------------------------------------------------------
 _INPUTS: dict[str, tuple[ExitCode, str]] = {
+    "lock-invalid": (ExitCode.USAGE, "write it again with `capsule lock`"),
+    "lock-missing": (ExitCode.USAGE, "run `capsule lock` and commit release.lock"),
+    "lock-stale": (ExitCode.USAGE, "run `capsule lock` and commit release.lock"),
+    "marker-unknowable": (ExitCode.USAGE, "lock without that marker, or remove the requirement"),
     "release-invalid": (ExitCode.USAGE, "correct the named values in release.toml"),
     "release-missing": (ExitCode.USAGE, "write one with `capsule init`, or name it with --release"),
+    "requirement-editable": (
+        ExitCode.USAGE,
+        "build a wheel of the folder, or make it a component of kind source",
+    ),
+    "requirement-not-pinned": (ExitCode.USAGE, "lock to exact versions, such as with uv or pip"),
+    "requirement-without-hash": (ExitCode.USAGE, "lock with hashes (`--generate-hashes`)"),
+    "requirements-invalid": (ExitCode.USAGE, "correct the named line and lock again"),
+    "requirements-missing": (ExitCode.USAGE, "write the file, or correct its path in release.toml"),
     "source-dirty": (ExitCode.USAGE, "commit or remove the named changes, then build again"),
     "source-empty": (ExitCode.USAGE, "commit the named files, or correct `include`"),
     "source-entry-refused": (
@@ -184,6 +196,31 @@ _INPUTS: dict[str, tuple[ExitCode, str]] = {
     ),
     "source-git-failed": (ExitCode.INTERNAL, "run `git fsck` in the named folder"),
     "source-not-git": (ExitCode.USAGE, "name a folder of a git work tree that has a commit"),
+    "tool-member-missing": (ExitCode.USAGE, "correct `member` in release.toml"),
+    "wheel-conflict": (ExitCode.USAGE, "remove one of the two wheels from the requirements"),
+    "wheel-dependency-missing": (ExitCode.USAGE, "lock all dependencies, such as with uv or pip"),
+    "wheel-digest-mismatch": (
+        ExitCode.INTEGRITY,
+        "remove the file from the cache; if it repeats, don't trust the index",
+    ),
+    "wheel-is-sdist": (
+        ExitCode.USAGE,
+        "build a wheel of it for the platform, put it where your index is, and lock its digest",
+    ),
+    "wheel-layout-invalid": (ExitCode.INTEGRITY, "use another build of the wheel"),
+    "wheel-metadata-invalid": (ExitCode.INTEGRITY, "use another build of the wheel"),
+    "wheel-name-invalid": (ExitCode.INTEGRITY, "lock again; the file is not what was asked for"),
+    "wheel-not-found": (
+        ExitCode.USAGE,
+        "lock the digest of a wheel that exists, or configure the index that has it",
+    ),
+    "wheel-python-unfit": (ExitCode.USAGE, "lock a version that supports the platform's Python"),
+    "wheel-record-mismatch": (ExitCode.INTEGRITY, "don't use the wheel: its content was changed"),
+    "wheel-unfit": (
+        ExitCode.INCOMPATIBLE,
+        "lock a version with a wheel for this platform, or correct the platform in release.toml",
+    ),
+    "zip-refused": (ExitCode.INTEGRITY, "don't use the archive; get another build of it"),
 }
 
 # --- builder output ----------------------------------------------------------------------------

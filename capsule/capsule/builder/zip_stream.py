@@ -1,0 +1,114 @@
+"""Read one member of a zip file as a stream that ends with an error if it is not as listed."""
+
+import io
+import zlib
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from capsule_manifest.errors import Refused
+from capsule_manifest.paths import escape
+
+__all__ = ["DEFLATED", "STORED", "MemberStream", "ZipMember"]
+
+STORED: Final = 0
+DEFLATED: Final = 8
+_CHUNK_BYTES: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZipMember:
+    """One file of the archive. `is_executable` is False where the archive keeps no modes."""
+
+    name: str
+    size_bytes: int
+    is_executable: bool
+    crc: int
+    method: int
+    stored_bytes: int
+    data_offset: int
+
+
+class MemberStream(io.RawIOBase):
+    """Decompress one member; every byte that leaves was counted, and the end is checked.
+
+    The stream owns the file it reads from. Reading raises `Refused` `zip-refused`.
+    """
+
+    def __init__(self, stream: BinaryIO, member: ZipMember, where: str) -> None:
+        super().__init__()
+        self._stream = stream
+        self._member = member
+        self._where = where
+        self._left = member.stored_bytes
+        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS) if member.method == DEFLATED else None
+        self._pending = b""
+        self._crc = 0
+        self._size_bytes = 0
+        stream.seek(member.data_offset)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """Fill `buffer` with some content; 0 bytes mean that the whole member was right.
+
+        Raises:
+            Refused: `zip-refused`.
+        """
+        # The buffer protocol has a type from Python 3.12 on only.
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        data = self._read_some(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close the file too."""
+        self._stream.close()
+        super().close()
+
+    def _read_some(self, most: int) -> bytes:
+        data = b""
+        while most and not data:
+            if self._inflate is None:
+                data = self._take(min(most, _CHUNK_BYTES))
+                if not data:
+                    break
+            else:
+                if self._inflate.eof:
+                    break
+                source = self._pending or self._take(_CHUNK_BYTES)
+                if not source and not self._inflate.unconsumed_tail:
+                    raise self._refused("compressed data ends early")
+                try:
+                    data = self._inflate.decompress(source, most)
+                except zlib.error as error:
+                    raise self._refused("compressed data is damaged") from error
+                self._pending = self._inflate.unconsumed_tail
+        self._crc = zlib.crc32(data, self._crc)
+        self._size_bytes += len(data)
+        if self._size_bytes > self._member.size_bytes:
+            raise self._refused("more content than the directory says")
+        if not data and most:
+            self._check_end()
+        return data
+
+    def _take(self, most: int) -> bytes:
+        data = self._stream.read(min(most, self._left))
+        self._left -= len(data)
+        return data
+
+    def _check_end(self) -> None:
+        trailing = self._left or self._pending or (self._inflate and self._inflate.unused_data)
+        if trailing or (self._size_bytes, self._crc) != (self._member.size_bytes, self._member.crc):
+            raise self._refused("content is not what the directory says")
+
+    def _refused(self, what: str) -> Refused:
+        member = self._member
+        return Refused(
+            "zip-refused",
+            f"{escape(member.name)}: {what}",
+            expected=f"{member.size_bytes} bytes, CRC {member.crc:08x}",
+            got=f"{self._size_bytes} bytes, CRC {self._crc:08x}",
+            where=self._where,
+        )
