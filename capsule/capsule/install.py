@@ -20,7 +20,7 @@ from capsule.host_records import Hello, HostRecord
 from capsule.payload import Payload
 from capsule.receipts_store import CheckedReceipt, check_receipt
 from capsule.session import HostSession
-from capsule.stage import keep_receipts
+from capsule.stage import NO_EPOCH, keep_receipts
 from capsule.transport.base import QUICK, Limits, Transport
 from capsule_manifest.envelope import Envelope, decode_record, encode_record, sign
 from capsule_manifest.errors import CapsuleError, ExitCode, Failed, Refused
@@ -201,7 +201,7 @@ class Installer:
             generation=self.payload.generation,
             prior=hello.current,
             route=self.route.digest,
-            epoch="",
+            epoch=NO_EPOCH,
             fence=fence,
             nonce=hello.nonce,
             boot_id=hello.boot_id,

@@ -191,7 +191,8 @@ def read_fleet(raw: bytes, *, folder: Path, where: str) -> Fleet:
             "fleet-invalid", "the inventory is not TOML", got=error, where=where
         ) from None
     except ValidationError as error:
-        raise _problems(error, where) from None
+        problem = _problems(error, where)
+        raise problem from problem.__cause__
     return Fleet(
         product=document.product,
         floor=_floor(document.fleet.floor, len(document.nodes)),

@@ -31,12 +31,15 @@ from capsule_manifest.release import Component, ComponentKind
 from capsule_manifest.route import Endpoint
 from capsule_manifest.wire import MessageType, encode_message
 
-__all__ = ["NodeStaged", "StageCost", "StageWatch", "Stager", "keep_receipts"]
+__all__ = ["NO_EPOCH", "NodeStaged", "StageCost", "StageWatch", "Stager", "keep_receipts"]
 
 _RECEIVE: Final = Limits(total_s=12 * 3600.0, idle_s=300.0)
 _BYTES_PER_S: Final = 50_000_000
 """What one stream carries, hashed and written on the other side; only for the estimate."""
 _FRAME_HEAD: Final = 36
+
+NO_EPOCH: Final = "none"
+"""The epoch of work that belongs to no rollout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +203,7 @@ class Stager:
                 "role": entry.role,
                 "platform": entry.platform,
                 "fence": fence,
-                "epoch": "",
+                "epoch": NO_EPOCH,
             }
         )
         with session.dialogue("receive", limits=_RECEIVE) as dialogue:
