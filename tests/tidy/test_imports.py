@@ -23,7 +23,7 @@ LOADED_BY_NAME = {"psycopg"}
 MOVERS = {
     "capsule/capsule/durable.py",
     "capsule/capsule/first_contact_host.py",
-    "installer/capsule_installer/fsops.py",
+    "installer/capsule_installer/disk.py",
 }
 
 
@@ -92,6 +92,8 @@ def test_files_are_moved_only_by_the_durable_modules():
         f"{module.name}:{node.lineno}"
         for module, node in calls("rename", "hardlink_to", "link_to", "replace")
         if not module.name.startswith(tuple(MOVERS))
+        # the host program moves files through its Disk, whose methods have the kernel's names
+        and not ast.unparse(node.func.value).endswith("disk")
         # str.replace takes two arguments, dataclasses.replace keywords, Path.replace one
         and (node.func.attr != "replace" or (len(node.args) == 1 and not node.keywords))
     ]
