@@ -9,11 +9,13 @@ What a host says counts only as far as its node key signed it: `committed` and `
 from the receipt, never from a progress record.
 """
 
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from capsule.fleet_work import for_each_node
 from capsule.freeze import FrozenRoute
 from capsule.home import ProductHome
 from capsule.host_records import Hello, HostRecord
@@ -37,7 +39,7 @@ from capsule_manifest.orders import (
 from capsule_manifest.records import PROOF_TYPE, Proof, decode_proof
 from capsule_manifest.route import GUARD_LEVELS, Endpoint
 
-__all__ = ["InstallWatch", "Installer", "NodeInstalled"]
+__all__ = ["InstallWatch", "Installer", "NodeInstalled", "install_on"]
 
 _VALID_MS: Final = 60_000
 _SEND_ATTEMPTS: Final = 3
@@ -228,6 +230,34 @@ class Installer:
                 where=node,
             )
         return max(offered)
+
+
+def install_on(
+    installer: Installer, nodes: tuple[str, ...]
+) -> Mapping[str, NodeInstalled | CapsuleError]:
+    """Install on several nodes, at most `max_unavailable` at once; stop ordering at a failure.
+
+    A node that was not ordered because of another one has the result `install-not-begun`.
+    """
+    failed = threading.Event()
+
+    def work(node: str) -> NodeInstalled:
+        if failed.is_set():
+            raise Refused(
+                "install-not-begun",
+                "the node was left as it is, because another one did not commit",
+                where=node,
+            )
+        try:
+            result = installer.run(node)
+        except BaseException:
+            failed.set()
+            raise
+        if result.exit_code is not ExitCode.DONE:
+            failed.set()
+        return result
+
+    return for_each_node(nodes, work, at_once=installer.route.route.max_unavailable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

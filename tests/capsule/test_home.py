@@ -9,8 +9,8 @@ from capsule.home import ProductHome, default_home
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.policy import encode_policy
 from support import documents
-from support.formats import refused
 from support.failures import fails_with
+from support.formats import refused
 
 
 @pytest.fixture

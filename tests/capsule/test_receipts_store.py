@@ -78,7 +78,7 @@ def test_a_copy_that_was_changed_on_the_controller_is_caught(copies, tmp_path):
     with refused("record-chain-broken"):
         list(copies.read_all(KEY))
     path.write_bytes(raw.replace(b'"sig":"M', b'"sig":"N'))
-    with pytest.raises(Exception, match="signature|base64"):
+    with pytest.raises(Exception, match=r"signature|base64"):
         list(copies.read_all(KEY))
 
 

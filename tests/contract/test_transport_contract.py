@@ -43,7 +43,7 @@ def test_bytes_arrive_unchanged_in_both_directions(transport):
 
 def test_an_argument_is_never_read_by_a_shell(transport):
     argument = "a b; $(touch x) 'q' \"d\" * \\ \n~"
-    output, _ = run(transport, python("import sys; print(sys.argv[1], end='')") + [argument])
+    output, _ = run(transport, [*python("import sys; print(sys.argv[1], end='')"), argument])
     assert output.decode() == argument
 
 
@@ -107,9 +107,8 @@ def test_a_silent_program_ends_at_the_idle_deadline(transport, text):
 def test_a_busy_program_ends_at_the_total_deadline(transport):
     text = "import time\nwhile True:\n    print('x', flush=True); time.sleep(0.01)"
     limits = Limits(total_s=0.5, idle_s=10.0)
-    with pytest.raises(Failed) as caught, transport.open(python(text), limits=limits) as channel:
-        while channel.read():
-            pass
+    with pytest.raises(Failed) as caught:
+        run(transport, python(text), limits=limits)
     assert caught.value.error_id == "transport-deadline"
 
 
