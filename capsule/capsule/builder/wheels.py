@@ -10,7 +10,7 @@ Source: the requirements file format of pip; PEP 427, PEP 440, PEP 508.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,7 @@ __all__ = [
     "input_digest",
     "make_pin",
     "parse_requirements",
+    "pinned",
     "read_locked",
     "unfit",
 ]
@@ -51,8 +52,9 @@ _ADDRESS: Final = re.compile(r"^([a-z][a-z0-9+.-]*:|\.{0,2}/|file:)", re.IGNOREC
 class Wanted:
     """One distribution that a target needs: any file of `version` with one of these digests.
 
-    `name` is normalised, `sha256` are hex digits. `file` is known if the lock chose one already;
-    `path` is where a pylock keeps it, relative to the pylock.
+    `name` is normalised, `sha256` are hex digits; none means that no digest is known yet, and
+    whatever is fetched is pinned, which only `capsule lock` does, for a tool's wheel. `file` is
+    known if the lock chose one already; `path` is where a pylock keeps it, relative to the pylock.
     """
 
     name: str
@@ -199,10 +201,19 @@ def check_pins(
         raise _stale("it pins other distributions", names, ", ".join(sorted(by_name)), where)
     for item in wanted:
         pin = by_name[item.name]
-        if pin.sha256 not in item.sha256:
+        if item.sha256 and pin.sha256 not in item.sha256:
             allowed = ", ".join(sorted(item.sha256))
             raise _stale(f"it pins another {item.name}", allowed, pin.sha256, where)
         check_file(pin.file, item.name, item.version, target, where=where)
+
+
+def pinned(wanted: Sequence[Wanted], pins: Sequence[WheelPin]) -> tuple[Wanted, ...]:
+    """Return `wanted` narrowed to exactly the files that `check_pins` found to answer it."""
+    by_name = {pin.name: pin for pin in pins}
+    return tuple(
+        replace(item, sha256=frozenset({by_name[item.name].sha256}), file=by_name[item.name].file)
+        for item in wanted
+    )
 
 
 def make_pin(item: Wanted, file: str, sha256: str, size_bytes: int) -> WheelPin:

@@ -1,0 +1,236 @@
+"""Keep fetched wheels and files on this machine, each in a folder named by its SHA-256.
+
+The cache is no truth: every file is checked against its digest whenever it is taken out, so a torn
+or changed one is fetched again. Where content comes from is the business of two fetchers.
+"""
+
+import hashlib
+import os
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from capsule.builder.lockfile import ToolPin, WheelPin
+from capsule.builder.target import Target
+from capsule.builder.wheels import Wanted, check_file, make_pin
+from capsule_manifest.errors import Failed, Refused
+
+__all__ = ["ContentCache", "FileFetcher", "UrlFetcher", "WheelFetcher", "cache_folder"]
+
+_URL_TIMEOUT_S: Final = 60
+_FILE_BYTES_MAX: Final = 8 * 1024**3
+_CHUNK_BYTES: Final = 1024 * 1024
+
+
+class WheelFetcher(Protocol):
+    """Get wheels from wherever the user keeps them."""
+
+    def fetch(self, wanted: Sequence[Wanted], target: Target, folder: Path) -> None:
+        """Put one wheel for each of `wanted` into `folder`, under its own file name.
+
+        Raises:
+            Refused: `wheel-not-found`, `wheel-is-sdist`, `wheel-unfit`, `wheel-digest-mismatch`.
+            Failed: `wheel-fetch-failed`.
+        """
+
+
+class FileFetcher(Protocol):
+    """Get one file by its address."""
+
+    def fetch(self, url: str, stream: BinaryIO) -> None:
+        """Write the content behind `url` to `stream`.
+
+        Raises:
+            Failed: `url-fetch-failed`.
+        """
+
+
+class ContentCache:
+    """Wheels and files on this machine, each in a folder named by its SHA-256."""
+
+    def __init__(self, folder: Path, wheels: WheelFetcher, files: FileFetcher) -> None:
+        self._folder = folder
+        self._wheels = wheels
+        self._files = files
+
+    def obtain_wheels(
+        self, wanted: Sequence[Wanted], target: Target, *, base: Path
+    ) -> dict[str, tuple[WheelPin, Path]]:
+        """Return a pin and a file for each of `wanted`, by name; fetch what is not here.
+
+        `base` is the folder of the lock, where a pylock may keep wheels.
+
+        Raises:
+            Refused: as `WheelFetcher.fetch`; `wheel-name-invalid`, `wheel-digest-mismatch`.
+            Failed: `wheel-fetch-failed`, `cache-failed`.
+        """
+        found: dict[str, tuple[WheelPin, Path]] = {}
+        missing: list[Wanted] = []
+        for item in wanted:
+            kept = self._kept_wheel(item)
+            local = base / item.path if kept is None and item.path else None
+            if local is not None and local.is_file():
+                kept = self._keep_wheel(item, local, target)
+            if kept is None:
+                missing.append(item)
+            else:
+                found[item.name] = kept
+        if missing:
+            with self._scratch() as scratch:
+                self._wheels.fetch(missing, target, Path(scratch))
+                for item, path in _assigned(missing, Path(scratch)):
+                    found[item.name] = self._keep_wheel(item, path, target)
+        return found
+
+    def obtain_file(self, url: str, sha256: str) -> tuple[ToolPin, Path]:
+        """Return a pin and the file with this digest; fetch it if it is not here.
+
+        Raises:
+            Refused: `url-digest-mismatch`.
+            Failed: `url-fetch-failed`, `cache-failed`.
+        """
+        name = "content"
+        path = self._folder / sha256 / name
+        if not _is_content(path, sha256):
+            with self._scratch() as scratch:
+                temporary = Path(scratch) / name
+                with temporary.open("xb") as stream:
+                    self._files.fetch(url, stream)
+                got = _digest(temporary)
+                if got != sha256:
+                    raise Refused(
+                        "url-digest-mismatch",
+                        "a file is not the one that release.toml names",
+                        expected=sha256,
+                        got=got,
+                        where=url,
+                    )
+                self._keep(temporary, sha256, name)
+        return ToolPin(sha256=sha256, size_bytes=path.stat().st_size), path
+
+    def _scratch(self) -> "tempfile.TemporaryDirectory[str]":
+        # In the cache, so that a finished file is moved and not copied.
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return tempfile.TemporaryDirectory(dir=self._folder, prefix=".incoming-")
+        except OSError as error:
+            raise _cache_failed(self._folder) from error
+
+    def _kept_wheel(self, item: Wanted) -> tuple[WheelPin, Path] | None:
+        """Return a wheel of this item if there is no choice to be made and it is here."""
+        if len(item.sha256) != 1:
+            return None
+        (sha256,) = item.sha256
+        paths = sorted((self._folder / sha256).glob("*.whl"))
+        for path in paths:
+            if item.file in {None, path.name} and _is_content(path, sha256):
+                return make_pin(item, path.name, sha256, path.stat().st_size), path
+        return None
+
+    def _keep_wheel(self, item: Wanted, path: Path, target: Target) -> tuple[WheelPin, Path]:
+        check_file(path.name, item.name, item.version, target, where=item.where)
+        sha256 = _digest(path)
+        is_locked = not item.sha256 or sha256 in item.sha256
+        if not is_locked or item.file not in {None, path.name}:
+            raise Refused(
+                "wheel-digest-mismatch",
+                "a wheel is not one that was locked",
+                expected=f"{item.file or item.name}, {', '.join(sorted(item.sha256))}",
+                got=f"{path.name}, {sha256}",
+                where=item.where,
+            )
+        kept = self._keep(path, sha256, path.name)
+        return make_pin(item, path.name, sha256, kept.stat().st_size), kept
+
+    def _keep(self, path: Path, sha256: str, name: str) -> Path:
+        folder = self._folder / sha256
+        final = folder / name
+        if _is_content(final, sha256):
+            return final
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if self._folder in path.parents:
+                path.replace(final)
+            else:
+                _copy(path, final)
+        except OSError as error:
+            raise _cache_failed(final) from error
+        return final
+
+
+class UrlFetcher:
+    """Fetch a file over HTTP. What it is, its digest decides; where it is, nothing else says."""
+
+    def fetch(self, url: str, stream: BinaryIO) -> None:
+        """Write the content behind `url` to `stream`. See `FileFetcher`."""
+        if not url.startswith(("https://", "http://")):
+            raise Failed("url-fetch-failed", "an address is not HTTP", got=url)
+        size_bytes = 0
+        try:
+            with urllib.request.urlopen(url, timeout=_URL_TIMEOUT_S) as answer:  # noqa: S310  # checked above
+                while chunk := answer.read(_CHUNK_BYTES):
+                    size_bytes += len(chunk)
+                    if size_bytes > _FILE_BYTES_MAX:
+                        raise Failed(
+                            "url-fetch-failed",
+                            "a file is too large",
+                            expected=f"at most {_FILE_BYTES_MAX} bytes",
+                            where=url,
+                        )
+                    stream.write(chunk)
+        except (OSError, ValueError) as error:
+            raise Failed(
+                "url-fetch-failed", "a file can't be fetched", got=error, where=url, retryable=True
+            ) from error
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder for fetched content. Source: XDG Base Directory Specification 0.8."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    # The specification says that a relative path there is to be ignored.
+    root = Path(base) if base.startswith("/") else Path(environment.get("HOME", "/")) / ".cache"
+    return root / "capsule" / "wheels"
+
+
+def _assigned(wanted: Sequence[Wanted], folder: Path) -> Iterator[tuple[Wanted, Path]]:
+    by_name: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.whl")):
+        try:
+            by_name[parse_wheel_filename(path.name)[0]] = path
+        except InvalidWheelFilename:
+            continue
+    for item in wanted:
+        if item.name not in by_name:
+            raise Failed(
+                "wheel-fetch-failed",
+                "pip fetched no wheel",
+                expected=f"{item.name} {item.version}",
+                got=", ".join(sorted(by_name)) or "none",
+                where=item.where,
+            )
+        yield item, by_name[item.name]
+
+
+def _is_content(path: Path, sha256: str) -> bool:
+    return path.is_file() and _digest(path) == sha256
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _copy(source: Path, target: Path) -> None:
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    with source.open("rb") as reader, temporary.open("wb") as writer:
+        while chunk := reader.read(_CHUNK_BYTES):
+            writer.write(chunk)
+    temporary.replace(target)
+
+
+def _cache_failed(path: Path) -> Failed:
+    return Failed("cache-failed", "the cache can't be written", where=path)
