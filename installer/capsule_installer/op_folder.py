@@ -14,11 +14,12 @@ Source: design, section 9; `docs/reference/records.md`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from capsule_installer.disk import Disk
+from capsule_installer.fsops import publish_once, replace_file
 from capsule_installer.layout import Layout
 from capsule_installer.switch_plan import NameOperation, Plans, encode_plan, parse_plan
 from capsule_manifest.canonical import DEFAULT_LIMITS, JsonValue, decode, encode
@@ -32,7 +33,7 @@ from capsule_manifest.records import (
     encode_rescue_outcome,
 )
 
-__all__ = ["OpFolder", "OpFile", "Result", "Summary", "UnitLimits", "open_ops"]
+__all__ = ["OpFile", "OpFolder", "Result", "Summary", "UnitLimits", "list_ops"]
 
 _SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 _UNIT_LINE_FIELDS: Final = 3
@@ -56,7 +57,6 @@ class OpFile(StrEnum):
     INTENT = "intent"
     STOPPING = "stopping"
     PROOF = "proof"
-    STEPS_DONE = "steps.done"
     OUTCOME = "outcome"
     RESTORING = "outcome.restoring"
     RESULT = "result"
@@ -67,6 +67,8 @@ class OpFile(StrEnum):
     SUPERVISOR = "supervisor"
     WORKER = "worker"
     STEPS = "steps"
+    STEPS_RESTORE = "steps.restore"
+    RECEIPTED = "receipted"
     UNITS_OLD = "units.old"
     UNITS_NEW = "units.new"
     PLAN_UNITS = "units.plan"
@@ -126,6 +128,10 @@ class OpFolder:
             writer.write(data)
             # All of it is read after a power cut, by programs that can't ask again.
             writer.fsync("op file's data")
+
+    def accept(self, record: bytes) -> None:
+        """Remember the order; durable, so that repeating it after a power cut is known."""
+        replace_file(self._disk, f"{self.path}/{OpFile.ORDER}", record, 0o600)
 
     def note(self, name: str, data: bytes) -> None:
         """Write what only this boot needs: never torn, not durable."""
@@ -197,7 +203,8 @@ class OpFolder:
             return None
         rescued = decode_rescue_outcome(raw, op_id=self.op_id)
         if rescued is not None:
-            return rescued
+            # The same prepared file decides for both; only the program can also leave a reason.
+            return replace(rescued, by="supervisor") if self.has(OpFile.REASON) else rescued
         envelope = decode_record(raw, where="stored outcome")
         assert envelope.payload_type == OUTCOME_TYPE, envelope.payload_type
         return decode_outcome(envelope.payload)
@@ -238,6 +245,14 @@ class OpFolder:
         # After this the host changes: a boot must know that it has something to undo.
         self._disk.fsync_dir(self.path, "intent's name")
 
+    def publish_proof(self, record: bytes) -> None:
+        """Publish the signed proof; durable before anybody can confirm it."""
+        replace_file(self._disk, f"{self.path}/{OpFile.PROOF}", record, 0o600)
+
+    def publish_outcome(self, record: bytes) -> bool:
+        """Decide the op with a signed outcome; False when it was decided before. Durable."""
+        return publish_once(self._disk, f"{self.path}/{OpFile.OUTCOME}", record, 0o600)
+
     def finish(self, result: Result) -> None:
         """Say how it ended; durable, because the next op builds on it.
 
@@ -251,7 +266,7 @@ class OpFolder:
         self._disk.fsync_dir(self.path, "result's name")
 
 
-def open_ops(disk: Disk, layout: Layout) -> list[OpFolder]:
+def list_ops(disk: Disk, layout: Layout) -> list[OpFolder]:
     """Return the folder of every op of this host, by name."""
     try:
         names = disk.list(layout.ops)

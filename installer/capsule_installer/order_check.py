@@ -7,7 +7,6 @@ before is answered from its op folder and never comes here.
 Source: design, sections 9 and 10; `docs/reference/orders.md`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +18,7 @@ from capsule_manifest.policy import Policy
 from capsule_manifest.records import Marker
 from capsule_manifest.trust import VerifiedRoute, verify_order
 
-__all__ = ["LOCAL_EPOCH", "HostFacts", "check_order", "op_id_of"]
+__all__ = ["LOCAL_EPOCH", "HostFacts", "check_order"]
 
 LOCAL_EPOCH: Final = "local"
 """The epoch of an order that the host gave itself."""
@@ -29,8 +28,8 @@ LOCAL_EPOCH: Final = "local"
 class HostFacts:
     """What a host knows when an order comes.
 
-    `nonces` maps each nonce that a hello of this boot gave out to its time on the boot clock, ms.
-    `staged` maps generations to their markers, whose signatures were verified.
+    `issued_ms` is when, on the boot clock, a hello of this boot gave out the order's nonce; None if
+    none did. `marker` is the verified marker of the ordered generation if that is staged.
     """
 
     node: str
@@ -41,20 +40,11 @@ class HostFacts:
     counter_floor: int
     boot_id: str
     boot_ms: int
-    nonces: Mapping[str, int]
+    issued_ms: int | None
     current: str
     previous: str
-    staged: Mapping[str, Marker]
+    marker: Marker | None
     guard_levels: tuple[str, ...]
-
-
-def op_id_of(envelope: Envelope) -> str:
-    """Return the op id that an order claims, before anything about it is trusted.
-
-    Raises:
-        Refused: `json-*`, `document-invalid`, `document-version`.
-    """
-    return decode_order(envelope.payload).op_id
 
 
 def check_order(host: HostFacts, envelope: Envelope) -> Order:
@@ -62,7 +52,7 @@ def check_order(host: HostFacts, envelope: Envelope) -> Order:
 
     Raises:
         Refused: `order-wrong-node`, `order-wrong-route`, `order-fenced`, `order-expired`,
-            `order-prior-mismatch`, `order-not-staged`, `capsule-revoked`,
+            `order-prior-mismatch`, `generation-not-staged`, `capsule-revoked`,
             `release-counter-too-low`, `guard-level-denied`, and whatever `verify_order` raises.
     """
     order = _authorised(host, envelope)
@@ -114,15 +104,14 @@ def _authorised(host: HostFacts, envelope: Envelope) -> Order:
 
 
 def _check_moment(host: HostFacts, order: Order) -> None:
-    issued_ms = host.nonces.get(order.nonce)
-    if order.boot_id != host.boot_id or issued_ms is None:
+    if order.boot_id != host.boot_id or host.issued_ms is None:
         raise Refused(
             "order-expired",
             "an order answers no hello of this boot",
             expected=f"boot {host.boot_id} and one of its nonces",
             got=f"boot {order.boot_id}",
         )
-    age_ms = host.boot_ms - issued_ms
+    age_ms = host.boot_ms - host.issued_ms
     if not 0 <= age_ms <= order.valid_ms:
         raise Refused(
             "order-expired",
@@ -134,17 +123,19 @@ def _check_moment(host: HostFacts, order: Order) -> None:
 
 def _check_target(host: HostFacts, order: Order) -> None:
     if order.generation == ABSENT:
-        raise Refused("order-not-staged", "an order must name a generation", got=order.generation)
-    marker = host.staged.get(order.generation)
+        raise Refused(
+            "generation-not-staged", "an order must name a generation", got=order.generation
+        )
+    marker = host.marker
     if marker is None or (marker.capsule, marker.release_counter) != (
         order.capsule,
         order.release_counter,
     ):
         raise Refused(
-            "order-not-staged",
+            "generation-not-staged",
             "the ordered capsule is not staged as ordered",
             expected=f"{order.generation} of {order.capsule}",
-            got=marker.capsule if marker else f"staged: {', '.join(sorted(host.staged)) or 'none'}",
+            got=marker.capsule if marker else "nothing staged under that name",
         )
     if order.capsule in host.policy.revoked_capsules:
         raise Refused("capsule-revoked", "this capsule is revoked", got=order.capsule)

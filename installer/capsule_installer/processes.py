@@ -7,7 +7,7 @@ environment and a limit. A process is named by pid *and* start time, because pid
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -20,6 +20,8 @@ CLEAN_ENVIRONMENT: Final[Mapping[str, str]] = {
     "LC_ALL": "C.UTF-8",
 }
 _OUTPUT_BYTES_MAX = 64 * 1024
+# A program that starts with one line on its standard input, and ends when that closes instead.
+_WAITS: Final = ("sh", "-c", 'read -r go && exec "$@" < /dev/null', "sh")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +57,19 @@ class Processes(Protocol):
         timeout_ms: int,
         folder: str = "/",
         environment: Mapping[str, str] = CLEAN_ENVIRONMENT,
+        on_start: Callable[[ProcessFacts], None] | None = None,
     ) -> Completed:
         """Run a program to its end; its whole process group is killed when the time is over.
+
+        With `on_start` it does nothing before that returned: whoever must be able to kill it has
+        its name by then, and if this program is killed in between, it never begins.
 
         Raises:
             Failed: `process-timeout`, `process-not-started`.
         """
         ...
 
-    def start_detached(
-        self, argv: Sequence[str], *, log: str, inherit: Sequence[int] = ()
-    ) -> ProcessFacts:
+    def start_detached(self, argv: Sequence[str], *, log: str) -> ProcessFacts:
         """Start a program in a session of its own that outlives this one, output to `log`.
 
         Raises:
@@ -92,11 +96,21 @@ class RealProcesses:
         timeout_ms: int,
         folder: str = "/",
         environment: Mapping[str, str] = CLEAN_ENVIRONMENT,
+        on_start: Callable[[ProcessFacts], None] | None = None,
     ) -> Completed:
         """Run a program to its end. Source: `Processes.run`."""
-        with _start(argv, subprocess.PIPE, folder, environment, ()) as process:
+        waits = [*_WAITS, *argv] if on_start else argv
+        with _start(
+            waits, subprocess.PIPE, folder, environment, waits=on_start is not None
+        ) as process:
             try:
-                output, _ = process.communicate(timeout=timeout_ms / 1000)
+                if on_start is not None:
+                    facts = self.facts(process.pid)
+                    if facts is not None:
+                        on_start(facts)
+                output, _ = process.communicate(
+                    b"go\n" if on_start else None, timeout=timeout_ms / 1000
+                )
             except subprocess.TimeoutExpired:
                 # The group, not the process: a hook's child would keep the pipe open for ever.
                 os.killpg(process.pid, signal.SIGKILL)
@@ -112,12 +126,10 @@ class RealProcesses:
             output=output[-_OUTPUT_BYTES_MAX:].decode("utf-8", "replace"),
         )
 
-    def start_detached(
-        self, argv: Sequence[str], *, log: str, inherit: Sequence[int] = ()
-    ) -> ProcessFacts:
+    def start_detached(self, argv: Sequence[str], *, log: str) -> ProcessFacts:
         """Start a program that outlives this one. Source: `Processes.start_detached`."""
         with open(log, "ab", buffering=0) as output:
-            process = _start(argv, output.fileno(), "/", CLEAN_ENVIRONMENT, inherit)
+            process = _start(argv, output.fileno(), "/", CLEAN_ENVIRONMENT, waits=False)
         started = self.facts(process.pid)
         # Not waited for on purpose: it belongs to init once this program ends.
         process.returncode = 0
@@ -139,10 +151,7 @@ class RealProcesses:
                 started_ticks=int(fields[19]),
                 cwd=os.readlink(f"{base}/cwd"),
                 arguments=tuple(_strings(f"{base}/cmdline")),
-                environment=dict(
-                    (name, value)
-                    for name, _, value in (item.partition("=") for item in _strings(f"{base}/environ"))
-                ),
+                environment=_assignments(f"{base}/environ"),
                 files=_mapped(base),
             )
         except (OSError, IndexError, ValueError):
@@ -159,19 +168,19 @@ def _start(
     output: int,
     folder: str,
     environment: Mapping[str, str],
-    inherit: Sequence[int],
+    *,
+    waits: bool,
 ) -> "subprocess.Popen[bytes]":
     try:
         return subprocess.Popen(
             list(argv),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=folder,
             env=dict(environment),
             start_new_session=True,
             close_fds=True,
-            pass_fds=tuple(inherit),
         )
     except OSError as error:
         raise Failed(
@@ -183,6 +192,11 @@ def _strings(path: str) -> list[str]:
     with open(path, "rb") as file:
         raw = file.read()
     return [item.decode("utf-8", "surrogateescape") for item in raw.split(b"\0") if item]
+
+
+def _assignments(path: str) -> dict[str, str]:
+    pairs = (item.partition("=") for item in _strings(path))
+    return {name: value for name, _, value in pairs}
 
 
 def _mapped(base: str) -> frozenset[str]:

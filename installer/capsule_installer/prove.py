@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from capsule_installer.clock import Clock
-from capsule_installer.processes import ProcessFacts, Processes
+from capsule_installer.processes import Processes, ProcessFacts
 from capsule_installer.services.base import ServiceManager, UnitState
 from capsule_manifest.digest import CapsuleId
 from capsule_manifest.errors import Failed
@@ -74,7 +74,9 @@ class ProbeHttp:
             parts.hostname, parts.port or 80, timeout=timeout_ms / 1000
         )
         try:
-            connection.request("GET", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
+            connection.request(
+                "GET", (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            )
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
             return str(error) or type(error).__name__

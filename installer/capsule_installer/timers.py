@@ -44,6 +44,13 @@ class ProcessTimers:
     def start(self, op_id: str, kind: TimerKind, at_ms: int) -> None:
         """Start a sleeping `rescue.sh`. Source: `Timers.start`."""
         self._processes.start_detached(
-            ["sh", f"{self._layout.recovery}/rescue.sh", self._layout.root, op_id, kind, str(at_ms)],
+            [
+                "sh",
+                f"{self._layout.recovery}/rescue.sh",
+                self._layout.root,
+                op_id,
+                kind,
+                str(at_ms),
+            ],
             log=f"{self._layout.run}/rescue.log",
         )

@@ -1,8 +1,8 @@
 """Services of a folder host as plain processes: what systemd would do, as far as a folder can.
 
-A rendered unit becomes `UNIT.run`, a shell fragment beside it that `service-process.sh` reads. What
-runs is taken from the unit or refused; what only confines it (users, sandboxes, limits) is left out:
-a folder host is for trying things and isolates nothing.
+A rendered unit becomes `UNIT.run`, a shell fragment beside it that `service-process.sh` reads.
+What runs is taken from the unit or refused; what only confines it (users, sandboxes, limits) is
+left out: a folder host is for trying things and isolates nothing.
 
 Source: systemd.service(5), systemd.exec(5), systemd.syntax(7).
 """
@@ -82,7 +82,7 @@ def unit_settings(unit: str, text: str) -> Settings:
 
 
 def run_script(unit: str, settings: Settings) -> bytes:
-    """Return `UNIT.run`: settings for the runner, and with `exec` the start of the program itself."""
+    """Return `UNIT.run`: settings for the runner, and with `exec` the start of the program."""
     quote = shlex.quote
     tests = [f"[ ! -e {quote(path)} ] || return 1" for path in settings.absent]
     tests += [f"[ -e {quote(path)} ] || return 1" for path in settings.present]

@@ -1,0 +1,92 @@
+"""What an op does, line by line, for `capsule follow` and for its receipt.
+
+Not durable and never decisive: it may lack its end, and a full disk only makes it shorter.
+"""
+
+from collections.abc import Iterable
+
+from capsule_installer.disk import Disk, Writer
+from capsule_installer.op_folder import OpFile, OpFolder
+from capsule_manifest.canonical import DEFAULT_LIMITS, JsonValue, decode_foreign, encode
+from capsule_manifest.errors import Failed, Refused
+from capsule_manifest.records import Step
+
+__all__ = ["JOURNALS", "Journal", "finished_steps", "read_journal"]
+
+JOURNALS = (OpFile.STEPS, OpFile.STEPS_RESTORE)
+"""The files of a journal in their order: by the supervisor, by a restore."""
+
+
+class Journal:
+    """Write one journal file of an op."""
+
+    def __init__(self, *, disk: Disk, op: OpFolder, name: OpFile) -> None:
+        self._writer: Writer | None = None
+        path = f"{op.path}/{name}"
+        try:
+            if disk.stat(path) is not None:
+                disk.unlink(path)
+            self._writer = disk.create(path, 0o600)
+        except Failed:
+            # Without space an op must still be undone.
+            self._writer = None
+
+    def started(self, name: str, limit_ms: int) -> None:
+        """Say that a step began."""
+        self._write({"name": name, "state": "started", "limit_ms": limit_ms})
+
+    def done(self, step: Step) -> None:
+        """Say that a step ended well."""
+        self._write({"name": step.name, "state": "done", "took_ms": step.took_ms,
+                     "limit_ms": step.limit_ms})  # fmt: skip
+
+    def failed(self, name: str, took_ms: int, why: str) -> None:
+        """Say that a step failed."""
+        self._write({"name": name, "state": "failed", "took_ms": took_ms, "why": why})
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _write(self, line: JsonValue) -> None:
+        if self._writer is None:
+            return
+        try:
+            self._writer.write(encode(line) + b"\n")
+        except Failed:
+            self.close()
+
+
+def read_journal(op: OpFolder) -> list[dict[str, JsonValue]]:
+    """Return all whole lines of an op's journal."""
+    lines: list[dict[str, JsonValue]] = []
+    for name in JOURNALS:
+        raw = op.read(name) or b""
+        # What follows the last line feed is still being written.
+        for line in raw.split(b"\n")[:-1]:
+            try:
+                value = decode_foreign(line, limits=DEFAULT_LIMITS, where=name)
+            except Refused:
+                continue
+            if isinstance(value, dict):
+                lines.append(value)
+    return lines
+
+
+def finished_steps(lines: Iterable[dict[str, JsonValue]]) -> tuple[Step, ...]:
+    """Return the steps that ended well, as a receipt lists them."""
+    steps = []
+    for line in lines:
+        match line:
+            case {"name": str(name), "state": "done", "took_ms": int(took_ms), **rest}:
+                limit_ms = rest.get("limit_ms")
+                steps.append(
+                    Step(
+                        name=name,
+                        took_ms=took_ms,
+                        limit_ms=limit_ms if isinstance(limit_ms, int) else None,
+                    )
+                )
+    return tuple(steps)

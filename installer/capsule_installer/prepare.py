@@ -1,0 +1,221 @@
+"""Lay everything beside its target that a switch or its restore will need, before anything changes.
+
+First the changes are found and checked: a file that an administrator edited, or that stands where
+capsule has put none, is never overwritten. Then new content is written under a waiting name and the
+present content gets a second name. Nothing here is visible to a service.
+
+Source: design, section 9; ADR 0081.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from capsule_installer.disk import Disk, FileKind
+from capsule_installer.effects import Effects
+from capsule_installer.fsops import make_dirs
+from capsule_installer.installed import Installation, installed_marker_path
+from capsule_installer.switch_plan import (
+    Change,
+    Group,
+    NameOperation,
+    folders_of,
+    new_name,
+    old_name,
+)
+from capsule_manifest.digest import ObjectId, object_id
+from capsule_manifest.errors import Refused
+from capsule_manifest.orders import ABSENT, Order
+
+__all__ = ["Target", "find_targets", "lay_beside"]
+
+_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One change with its new content: `data` for a file, `leads_to` for a link."""
+
+    change: Change
+    data: bytes | None = None
+    leads_to: str | None = None
+    mode: int = 0o644
+    owner: tuple[int, int] | None = None
+
+
+def find_targets(
+    effects: Effects,
+    order: Order,
+    old: Installation | None,
+    new: Installation,
+    marker: bytes,
+) -> list[Target]:
+    """Return every name that the op will change. `marker` is the signed marker of the new state.
+
+    Raises:
+        Refused: `managed-file-edited`, `account-unknown`, `unit-unsupported`.
+    """
+    return [
+        *_units(effects, old, new),
+        *_files(effects, old, new),
+        *_links(effects, order),
+        _file(
+            effects.disk,
+            installed_marker_path(effects.layout),
+            Group.LINK,
+            data=marker,
+            mode=0o600,
+        ),
+    ]
+
+
+def lay_beside(
+    effects: Effects, op_id: str, targets: Sequence[Target], clean: Sequence[NameOperation]
+) -> None:
+    """Write the waiting and the kept names of all targets, durable.
+
+    Raises: `disk-*`.
+    """
+    disk = effects.disk
+    for target in targets:
+        make_dirs(disk, target.change.path.rpartition("/")[0], 0o755)
+        _lay_new(disk, new_name(target.change.path, op_id), target)
+        if target.change.had:
+            _lay_old(disk, target.change.path, old_name(target.change.path, op_id))
+    for folder in folders_of(clean):
+        # The switch renames these names, the restore may have to after a power cut.
+        disk.fsync_dir(folder, "waiting and kept names")
+
+
+def _units(effects: Effects, old: Installation | None, new: Installation) -> list[Target]:
+    old_units = old.units if old else {}
+    for name, text in old_units.items():
+        _check_ours(effects.disk, f"{effects.layout.units}/{name}", object_id(text.encode()))
+    wanted = _unit_files(effects, new.units)
+    present = _unit_files(effects, old_units)
+    for name in sorted(set(wanted) - set(present)):
+        _check_free(effects.disk, f"{effects.layout.units}/{name}", wanted[name])
+    return [
+        _file(effects.disk, f"{effects.layout.units}/{name}", Group.UNIT, data=wanted.get(name))
+        for name in sorted(set(wanted) | set(present))
+    ]
+
+
+def _unit_files(effects: Effects, units: Mapping[str, str]) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    for name, text in units.items():
+        files[name] = text.encode()
+        files |= effects.services.companions(name, text)
+    return files
+
+
+def _files(effects: Effects, old: Installation | None, new: Installation) -> list[Target]:
+    known = {file.target: file for file in old.files} if old else {}
+    wanted = {file.target: file for file in new.files}
+    targets = []
+    for path in sorted(set(known) | set(wanted)):
+        file = wanted.get(path)
+        data = None if file is None else effects.disk.read(file.source, _FILE_BYTES_MAX)
+        if path in known:
+            _check_ours(effects.disk, path, known[path].digest)
+        elif data is not None:
+            _check_free(effects.disk, path, data)
+        targets.append(
+            _file(
+                effects.disk,
+                path,
+                Group.FILE,
+                data=data,
+                mode=0o644 if file is None else file.mode,
+                owner=None if file is None else effects.accounts.ids(file.owner, file.group),
+            )
+        )
+    return targets
+
+
+def _links(effects: Effects, order: Order) -> list[Target]:
+    links = {effects.layout.current: f"generations/{order.generation}"}
+    # Installing again what is installed leaves the way back as it is.
+    if order.prior not in {ABSENT, order.generation}:
+        links[effects.layout.previous] = f"generations/{order.prior}"
+    return [
+        Target(
+            change=Change(
+                path=path, group=Group.LINK, had=effects.disk.stat(path) is not None, has=True
+            ),
+            leads_to=leads_to,
+        )
+        for path, leads_to in links.items()
+    ]
+
+
+def _file(
+    disk: Disk,
+    path: str,
+    group: Group,
+    *,
+    data: bytes | None,
+    mode: int = 0o644,
+    owner: tuple[int, int] | None = None,
+) -> Target:
+    had = disk.stat(path) is not None
+    change = Change(path=path, group=group, had=had, has=data is not None)
+    return Target(change=change, data=data, mode=mode, owner=owner)
+
+
+def _check_ours(disk: Disk, path: str, digest: ObjectId) -> None:
+    found = disk.stat(path)
+    # A file that somebody removed is put back by the switch; it is no edit that could be lost.
+    if found is None:
+        return
+    if found.kind is not FileKind.FILE or object_id(disk.read(path, _FILE_BYTES_MAX)) != digest:
+        raise _edited("a managed file was changed on this host", path, digest.hex())
+
+
+def _check_free(disk: Disk, path: str, data: bytes) -> None:
+    found = disk.stat(path)
+    if found is None:
+        return
+    if found.kind is not FileKind.FILE or disk.read(path, _FILE_BYTES_MAX) != data:
+        raise _edited("a file stands where capsule has put none", path, "no file, or the same")
+
+
+def _edited(what: str, path: str, expected: str) -> Refused:
+    return Refused("managed-file-edited", what, expected=expected, where=path)
+
+
+def _lay_new(disk: Disk, path: str, target: Target) -> None:
+    if disk.stat(path) is not None:
+        disk.unlink(path)
+    if target.leads_to is not None:
+        disk.symlink(target.leads_to, path)
+    elif target.data is not None:
+        with disk.create(path, target.mode) as writer:
+            writer.write(target.data)
+            # It becomes the target by its name alone.
+            writer.fsync("waiting file's data")
+        if target.owner is not None:
+            disk.chown(path, *target.owner)
+            # chown clears set-id bits and comes after the mode on purpose.
+            disk.chmod(path, target.mode)
+
+
+def _lay_old(disk: Disk, path: str, kept: str) -> None:
+    if disk.stat(kept) is not None:
+        disk.unlink(kept)
+    found = disk.stat(path)
+    assert found is not None, path
+    if found.kind is FileKind.LINK:
+        disk.symlink(disk.read_link(path), kept)
+        return
+    try:
+        disk.link(path, kept)
+    except OSError as error:
+        if isinstance(error, FileExistsError | FileNotFoundError):
+            raise
+        # No second name is possible here: a copy under a name of its own, then renamed.
+        data = disk.read(path, _FILE_BYTES_MAX)
+        with disk.create(kept, found.mode) as writer:
+            writer.write(data)
+            writer.fsync("kept copy's data")
+        disk.chown(kept, found.uid, found.gid)

@@ -1,0 +1,142 @@
+"""Finish what an op left to do after it was decided; run by whoever holds the host's lock next.
+
+An op that was stopped after its outcome lacks only housekeeping and the publication of its receipt.
+An op that `rescue.sh` restored lacks its receipt, because shell can't sign. Both are made good here
+before anything else is done, so that the chain of receipts keeps its order.
+"""
+
+from capsule_installer.effects import Effects
+from capsule_installer.journal import finished_steps, read_journal
+from capsule_installer.names import apply_names, sync_names
+from capsule_installer.op_folder import OpFile, OpFolder, Result, list_ops
+from capsule_installer.outcome import carried_receipt, make_receipt
+from capsule_manifest.errors import Failed
+from capsule_manifest.orders import decode_order
+from capsule_manifest.records import Receipt
+
+__all__ = ["RECEIPT_RESULTS", "find_receipt", "require_no_open_op", "settle_all", "settle_op"]
+
+_RECENT_RECEIPTS = 1000
+
+RECEIPT_RESULTS = {
+    Result.COMMITTED: "committed",
+    Result.RESTORED: "restored",
+    Result.ABSENT: "restored-absent",
+    Result.FAILED: "restore-failed",
+    Result.REFUSED: "refused",
+}
+"""How a receipt calls each result."""
+
+
+def settle_all(effects: Effects) -> list[OpFolder]:
+    """Finish every decided op; return those that are still open or failed to restore.
+
+    The caller holds the host's lock. Raises: `disk-*`, `record-chain-broken`.
+    """
+    unfinished = {None, Result.FAILED}
+    ops = list_ops(effects.disk, effects.layout)
+    return [op for op in ops if settle_op(effects, op) in unfinished]
+
+
+def settle_op(effects: Effects, op: OpFolder) -> Result | None:
+    """Finish one op if it is decided; None while it is open.
+
+    Raises: `disk-*`, `record-chain-broken`.
+    """
+    result = op.result()
+    if op.has(OpFile.RECEIPTED) and result is not Result.FAILED:
+        return result
+    if result is None:
+        result = _decide(effects, op)
+    if result is None:
+        return None
+    _publish(effects, op, result)
+    return result
+
+
+def require_no_open_op(effects: Effects) -> None:
+    """Finish what is decided and refuse while an op is open or could not be restored.
+
+    Raises:
+        Failed: `op-open`, `disk-*`.
+    """
+    unresolved = settle_all(effects)
+    if unresolved:
+        op = unresolved[0]
+        raise Failed(
+            "op-open", "an op of this host is not finished",
+            got=f"{op.op_id}: {op.result() or 'open'}", where=op.path, retryable=True,
+        )  # fmt: skip
+
+
+def find_receipt(effects: Effects, op: OpFolder) -> Receipt | None:
+    """Return the newest receipt of an op."""
+    found = effects.chain.find_last(
+        lambda receipt: receipt.op_id == op.op_id, among=_RECENT_RECEIPTS
+    )
+    return found.receipt if found else None
+
+
+def _decide(effects: Effects, op: OpFolder) -> Result | None:
+    outcome = op.outcome()
+    if outcome is not None and outcome.result == "committed":
+        _tidy_committed(effects, op)
+        effects.chain.publish(carried_receipt(outcome))
+        op.finish(Result.COMMITTED)
+        return Result.COMMITTED
+    if op.has(OpFile.INTENT):
+        return None
+    # Accepted, never begun: nobody but us holds the lock, so nobody will begin it.
+    if op.has(OpFile.PLAN_CLEAN):
+        _clean(effects, op)
+    if not op.has(f"{OpFile.RESULT}.{Result.REFUSED}"):
+        op.write(f"{OpFile.RESULT}.{Result.REFUSED}", f"{Result.REFUSED}\n".encode())
+    op.finish(Result.REFUSED)
+    return Result.REFUSED
+
+
+def _tidy_committed(effects: Effects, op: OpFolder) -> None:
+    order = decode_order(op.order().payload)
+    if order.verb == "install":
+        effects.state.raise_counter_floor(order.release_counter)
+    gone = op.plan(OpFile.PLAN_GONE)
+    apply_names(effects.disk, gone)
+    if gone:
+        # A unit that came back after a power cut would be started at boot.
+        sync_names(effects.disk, gone, "gone units' removal")
+        effects.services.reload(10_000)
+    _clean(effects, op)
+
+
+def _clean(effects: Effects, op: OpFolder) -> None:
+    # Not durable: nobody reads these names any more, and a finished op is never run again.
+    apply_names(effects.disk, op.plan(OpFile.PLAN_CLEAN))
+
+
+def _publish(effects: Effects, op: OpFolder, result: Result) -> None:
+    last = find_receipt(effects, op)
+    if last is None or last.result != RECEIPT_RESULTS[result]:
+        if result in {Result.RESTORED, Result.ABSENT}:
+            _clean(effects, op)
+        outcome = op.outcome()
+        effects.chain.append(
+            make_receipt(
+                effects,
+                decode_order(op.order().payload),
+                result=RECEIPT_RESULTS[result],
+                steps=finished_steps(read_journal(op)),
+                reason=op.reason(),
+                details={"by": outcome.by} if outcome else {},
+            )
+        )
+    _ensure_ballast(effects)
+    op.link(OpFile.ORDER, OpFile.RECEIPTED)
+
+
+def _ensure_ballast(effects: Effects) -> None:
+    try:
+        effects.state.ensure_ballast()
+    except Failed as error:
+        # The next acceptance insists on it; what has happened is told in any case.
+        if error.error_id != "disk-full":
+            raise

@@ -1,0 +1,346 @@
+"""A folder host with realised generations, made directly: tests of the install half start here.
+
+A generation is what staging leaves: `capsule.json`, the component's files, rendered units and
+managed files, and a signed staged marker. Its service is a small web server that answers with the
+release's version.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from capsule_installer.clock import BootClock
+from capsule_installer.disk import Disk, RealDisk
+from capsule_installer.fsops import make_dirs, replace_file
+from capsule_installer.identity import NodeSigner, make_node_key
+from capsule_installer.layout import Layout, make_layout
+from capsule_installer.state import Enrolment, HostState
+from capsule_manifest.canonical import decode_foreign
+from capsule_manifest.digest import ObjectId, object_id, sha256_text
+from capsule_manifest.envelope import Envelope, encode_record, sign
+from capsule_manifest.orders import (
+    ABSENT,
+    CONFIRM_TYPE,
+    ORDER_TYPE,
+    Confirm,
+    Order,
+    encode_confirm,
+    encode_order,
+)
+from capsule_manifest.policy import encode_policy
+from capsule_manifest.records import MARKER_TYPE, Marker, encode_marker
+from capsule_manifest.release import (
+    Budgets,
+    Component,
+    ComponentKind,
+    ManagedFile,
+    Probe,
+    Release,
+    Role,
+    Unit,
+    capsule_id,
+    encode_release,
+    generation_name,
+)
+from capsule_manifest.route import ROUTE_TYPE, Endpoint, Route, RouteNode, Waiver, encode_route
+from capsule_manifest.wire import RecordReader
+from support import documents
+from support.signing import FixedSigner
+
+NODE = "n1"
+
+SERVER = """\
+import http.server, os, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(sys.argv[2].encode())
+
+    def log_message(self, *arguments):
+        pass
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+UNIT = """\
+[Unit]
+Description=hello
+ConditionPathExists=!{root}/var/lib/capsule/hold
+
+[Service]
+Environment=CAPSULE_ID={capsule} CAPSULE_COMMIT={commit} CAPSULE_GENERATION={generation}
+ExecStart={argv}
+WorkingDirectory={folder}/app
+Restart=always
+RestartSec=100ms
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """What one generation of the tests is made of. `argv` may hold `{folder}` and `{port}`."""
+
+    counter: int
+    units: tuple[str, ...] = ("hello.service",)
+    files: dict[str, bytes] = field(default_factory=dict)
+    argv: str = f"{sys.executable} -I -S {{folder}}/app/serve.py {{port}} {{counter}}"
+    guarded_steps: tuple[tuple[str, ...], ...] = ()
+    soak_ms: int = 200
+    start_ms: int = 5_000
+    stop_ms: int = 1_000
+    probe: bool = True
+    budgets: Budgets = field(default_factory=lambda: Budgets(d1_ms=20_000, d2_ms=20_000))
+
+
+class StagedHost:
+    """A host below a folder; `disk` may be a model, then nothing is really run on it."""
+
+    def __init__(self, root: str, *, port: int = 1, disk: Disk | None = None) -> None:
+        self.root = root
+        self.port = port
+        self.disk: Disk = disk or RealDisk()
+        self.layout: Layout = make_layout(root)
+        for path, mode in self.layout.folders():
+            make_dirs(self.disk, path, mode)
+        self.state = HostState(self.disk, self.layout)
+        self.signer: NodeSigner | FixedSigner = make_node_key(self.disk, self.layout)
+        self._enrol()
+
+    def _enrol(self) -> None:
+        policy = documents.make_policy()
+        raw = encode_policy(policy)
+        self.state.store_policy(raw)
+        self.state.enrol(Enrolment(node=NODE, product=policy.product, policy=sha256_text(raw)))
+        self.route = Route(
+            product=policy.product,
+            nodes={
+                NODE: RouteNode(
+                    role="web",
+                    platform="bookworm",
+                    domain="d",
+                    lane="a",
+                    endpoint=Endpoint(kind="local", root=self.root),
+                    node_key=self.signer.public.keyid,
+                    vars={"port": str(self.port)},
+                )
+            },
+            max_unavailable=1,
+            floor=0,
+            guard_min="L2",
+            hub=None,
+            policy=sha256_text(raw),
+            controllers=(documents.CONTROLLER_KEY.public,),
+            waivers=(Waiver(node=NODE, rule="guard-level", value="L0", reason="a folder"),),
+        )
+        envelope = sign(
+            encode_route(self.route), payload_type=ROUTE_TYPE, signer=documents.ROUTE_KEY
+        )
+        self.route_digest = envelope.digest
+        self.state.store_route(envelope)
+        self.state.ensure_ballast()
+
+    # --- staging -------------------------------------------------------------------------------
+
+    def stage(self, build: Build) -> Marker:
+        """Realise a generation and return its staged marker."""
+        release = make_release(build)
+        manifest = encode_release(release)
+        capsule = capsule_id(manifest)
+        generation = generation_name(build.counter, capsule)
+        folder = self.layout.generation(generation)
+        make_dirs(self.disk, f"{folder}/app", 0o755)
+        make_dirs(self.disk, f"{folder}/units", 0o755)
+        self._put(f"{folder}/capsule.json", manifest)
+        self._put(f"{folder}/app/serve.py", SERVER.encode())
+        derived: dict[str, ObjectId] = {}
+        for unit in build.units:
+            text = UNIT.format(
+                root=self.root,
+                capsule=capsule,
+                commit=release.source.commit,
+                generation=generation,
+                folder=folder,
+                argv=build.argv.format(folder=folder, port=self.port, counter=build.counter),
+            )
+            self._put(f"{folder}/units/{unit}", text.encode())
+            derived[f"units/{unit}"] = object_id(text.encode())
+        for target, data in build.files.items():
+            path = f"{folder}/files{target}"
+            make_dirs(self.disk, path.rpartition("/")[0], 0o755)
+            self._put(path, data)
+            derived[f"files{target}"] = object_id(data)
+        marker = Marker(
+            kind="staged",
+            node=NODE,
+            node_key=self.signer.public.keyid,
+            capsule=capsule,
+            release_counter=build.counter,
+            generation=generation,
+            previous=ABSENT,
+            route=self.route_digest,
+            fence=1,
+            op_id="",
+            trees={component.name: component.tree for component in release.components},
+            derived=derived,
+        )
+        envelope = sign(encode_marker(marker), payload_type=MARKER_TYPE, signer=self.signer)
+        replace_file(self.disk, self.layout.marker(generation), encode_record(envelope), 0o600)
+        return marker
+
+    def _put(self, path: str, data: bytes) -> None:
+        if self.disk.stat(path) is None:
+            with self.disk.create(path, 0o644) as writer:
+                writer.write(data)
+                writer.fsync("test's file")
+            self.disk.fsync_dir(path.rpartition("/")[0], "test's name")
+
+    # --- ordering ------------------------------------------------------------------------------
+
+    def order(
+        self, marker: Marker, *, op_id: str, boot_id: str, boot_ms: int, **changes: object
+    ) -> Envelope:
+        """Return a controller's order of a generation, with a nonce that the host knows."""
+        nonce = op_id
+        if self.disk.stat(f"{self.layout.nonces}/{nonce}") is None:
+            self.state.remember_nonce(nonce, boot_id=boot_id, boot_ms=boot_ms)
+        order = Order(
+            op_id=op_id,
+            verb="install",
+            node=NODE,
+            node_key=self.signer.public.keyid,
+            capsule=marker.capsule,
+            release_counter=marker.release_counter,
+            generation=marker.generation,
+            prior=self.state.generation_of(self.layout.current),
+            route=self.route_digest,
+            epoch="e1",
+            fence=1,
+            nonce=nonce,
+            boot_id=boot_id,
+            valid_ms=60_000,
+            confirm="controller",
+            d1_ms=20_000,
+            d2_ms=20_000,
+            guard_level="L0",
+            guard_policy="fail",
+        )
+        return sign_order(replace(order, **changes))  # type: ignore[arg-type]
+
+    def confirm(self, op_id: str, proof: str, **changes: object) -> Envelope:
+        """Return a controller's confirm of a proof's digest."""
+        confirm = Confirm(op_id=op_id, node=NODE, proof=proof, route=self.route_digest, fence=1)
+        changed = replace(confirm, **changes)  # type: ignore[arg-type]
+        return sign(
+            encode_confirm(changed), payload_type=CONFIRM_TYPE, signer=documents.CONTROLLER_KEY
+        )
+
+    def order_now(self, marker: Marker, *, op_id: str, **changes: object) -> Envelope:
+        """Return an order of this boot and moment."""
+        clock = BootClock()
+        return self.order(
+            marker, op_id=op_id, boot_id=clock.boot_id(), boot_ms=clock.boot_ms(), **changes
+        )
+
+    # --- running the program -------------------------------------------------------------------
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> tuple[int, list[dict[str, object]]]:
+        """Run the host program and return its exit code and records."""
+        completed = subprocess.run(
+            [sys.executable, "-m", "capsule_installer", "--root", self.root, *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        records = RecordReader().feed(completed.stdout)
+        if completed.returncode == 1:
+            raise AssertionError(completed.stderr.decode())
+        return completed.returncode, [dict(record) for record in records]
+
+    def install(
+        self, marker: Marker, *, op_id: str, **changes: object
+    ) -> tuple[int, list[dict[str, object]]]:
+        """Order a generation with a local confirm and follow it to its end."""
+        envelope = self.order_now(marker, op_id=op_id, **{"confirm": "controller", **changes})
+        code, records = self.run("install", stdin=encode_record(envelope))
+        assert code == 0, records
+        return self.run("follow", op_id, "--timeout", "40")
+
+    def stop_services(self) -> None:
+        """End every process of this host's services."""
+        folder = Path(self.layout.run) / "services"
+        for unit in folder.iterdir() if folder.exists() else ():
+            subprocess.run(
+                ["sh", script("service-process.sh"), self.root, "stop", unit.name, "1000"],
+                check=False,
+            )
+
+
+def script(name: str) -> str:
+    """Return the path of a shell program of the installer."""
+    import capsule_installer
+
+    return os.path.join(os.path.dirname(capsule_installer.__file__), "shell", name)
+
+
+def sign_order(order: Order) -> Envelope:
+    """Return an order signed by the controller."""
+    return sign(encode_order(order), payload_type=ORDER_TYPE, signer=documents.CONTROLLER_KEY)
+
+
+def make_release(build: Build) -> Release:
+    """Return the manifest of a generation of the tests."""
+    base = documents.make_release()
+    probe = Probe(http="http://127.0.0.1:@{node.port}/", timeout_ms=1_000)
+    component = Component(
+        name="web",
+        kind=ComponentKind.SERVICE,
+        platforms=(),
+        tree=object_id(json.dumps([build.counter, build.argv]).encode()),
+        entries=1,
+        content_bytes=1,
+        units=tuple(
+            Unit(
+                name=unit,
+                file=unit,
+                start_timeout_ms=build.start_ms,
+                stop_timeout_ms=build.stop_ms,
+                soak_ms=build.soak_ms,
+                probe=probe if build.probe else None,
+            )
+            for unit in build.units
+        ),
+        files=tuple(
+            ManagedFile(
+                file=target.rpartition("/")[2],
+                target=target,
+                owner="root",
+                group="root",
+                mode=0o644,
+                template=False,
+            )
+            for target in build.files
+        ),
+        guarded_steps=build.guarded_steps,
+    )
+    return replace(
+        base,
+        version=f"{build.counter}.0",
+        release_counter=build.counter,
+        roles={"web": Role(components=("web",))},
+        platforms={"bookworm": base.platforms["bookworm"]},
+        components=(component,),
+        budgets=build.budgets,
+    )
+
+
+def record_payload(raw: bytes) -> dict[str, object]:
+    """Return the JSON inside a signed record."""
+    value = decode_foreign(raw)
+    assert isinstance(value, dict)
+    return value
