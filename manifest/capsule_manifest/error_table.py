@@ -420,6 +420,8 @@ _CONTROLLER: dict[str, tuple[ExitCode, str]] = {
         ExitCode.FENCED,
         "another controller has taken over; if that is wrong, run again with --take-over",
     ),
+    "demo-failed": (ExitCode.INTERNAL, "run `capsule demo --keep` and look at what it left"),
+    "demo-unavailable": (ExitCode.USAGE, "run it from a checkout, with a folder that is not there"),
     "enrolment-differs": (
         ExitCode.INTEGRITY,
         "the host belongs to another node or policy; correct fleet.toml, or enrol a fresh host",

@@ -1,0 +1,1 @@
+"""The demo: three releases, three hosts that are folders, one failure that stays where it is."""

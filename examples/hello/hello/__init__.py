@@ -1,0 +1,3 @@
+"""A small web service that says which release answers."""
+
+RELEASE = "1.0.0"
