@@ -282,13 +282,7 @@ def decode_release(raw: bytes, *, where: str = "capsule.json") -> Release:
 
 def _check_references(release: Release, where: str) -> None:
     names = [component.name for component in release.components]
-    if names != sorted(set(names)):
-        raise Refused(
-            "document-invalid",
-            "components must be sorted by name, each once",
-            got=names,
-            where=where,
-        )
+    _check_order(release, where)
     for component in release.components:
         unknown = set(component.platforms) - set(release.platforms)
         if unknown:
@@ -307,6 +301,29 @@ def _check_references(release: Release, where: str) -> None:
                 got=sorted(missing),
                 where=f"{where}.roles.{name}",
             )
+
+
+def _check_order(release: Release, where: str) -> None:
+    """Refuse components out of order, and two of one name that one platform could receive."""
+    keys = [(component.name, component.platforms) for component in release.components]
+    seen: dict[str, set[str]] = {}
+    for component in release.components:
+        platforms = set(component.platforms or release.platforms)
+        if seen.setdefault(component.name, set()) & platforms:
+            raise Refused(
+                "document-invalid",
+                "one platform would receive two components of one name",
+                got=sorted(seen[component.name] & platforms),
+                where=f"{where}.components.{component.name}",
+            )
+        seen[component.name] |= platforms
+    if keys != sorted(keys):
+        raise Refused(
+            "document-invalid",
+            "components must be sorted by name, then platforms",
+            got=keys,
+            where=where,
+        )
 
 
 def _platform(platform: Platform) -> JsonValue:

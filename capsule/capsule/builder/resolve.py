@@ -238,7 +238,7 @@ def _from_wheels(
             input_sha256=question.input_sha256,
             where=question.where,
         )
-        key = (question.name, pins.wheels, question.target.python)
+        key = (question.name, pins.wheels, _library_of(question))
         answers.setdefault(key, []).append((question, pins))
     components = []
     for group in answers.values():
@@ -263,6 +263,16 @@ def _from_wheels(
             )
         )
     return components
+
+
+def _library_of(question: Question) -> str | None:
+    """Return what of the platform, beside its wheels, decides the tree: where packages lie."""
+    component = question.component
+    origin = component.origin if isinstance(component, ToolSource) else None
+    if isinstance(origin, WheelOrigin) and origin.member is not None:
+        return None
+    # The host program is one component for each platform, whatever is in it.
+    return question.target.platform.python if component else question.target.name
 
 
 def _question(
