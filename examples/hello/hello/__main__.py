@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import uvicorn
+
 from hello.app import make_app, read_settings
 
 

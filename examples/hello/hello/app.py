@@ -1,16 +1,17 @@
 """The service: `/` says hello and from which release, `/health` says that it serves."""
 
 import os
+import tomllib
 from pathlib import Path
 
 import orjson
-import tomllib
-from hello import RELEASE
 from pydantic import BaseModel, Field
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+from hello import RELEASE
 
 
 class Settings(BaseModel):
