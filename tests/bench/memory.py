@@ -118,7 +118,7 @@ def high_water(pid: int) -> int:
 
 
 def fill(folder: Path, total_bytes: int) -> None:
-    """Write files until there are so many bytes: one of half a gigabyte, random and regular ones."""
+    """Write files until there are so many bytes, every other one random, the first one large."""
     folder.mkdir()
     rng = random.Random(1)
     block = b"".join(b"line %08d of something that compresses\n" % n for n in range(40_000))

@@ -33,7 +33,7 @@ class Watch:
         self.lines.append("ordered")
         self.order = order
 
-    def step(self, node, *, name, state, took_ms):
+    def step(self, node, *, name, state, took_ms, why):
         self.lines.append(name)
 
     def confirmed(self, node, proof):

@@ -94,10 +94,13 @@ class _Watch:
         """Print that the host has taken the order."""
         self.lines.line(node, f"ordered {order.generation} over {order.prior}, op {order.op_id}")
 
-    def step(self, node: str, *, name: str, state: str, took_ms: int | None) -> None:
-        """Print one step on the host."""
-        took = "" if took_ms is None else f" after {duration_text(took_ms)}"
-        self.lines.line(node, f"{name} {state}{took}")
+    def step(self, node: str, *, name: str, state: str, took_ms: int | None, why: str) -> None:
+        """Print one step on the host when it has ended; its begin is shown on a terminal only."""
+        if state == "started":
+            self.lines.update(node, name)
+            return
+        took = "" if took_ms is None else f" in {duration_text(took_ms)}"
+        self.lines.line(node, f"{name} {state}{took}" + (f": {why}" if why else ""))
 
     def confirmed(self, node: str, proof: Proof) -> None:
         """Print what was proved."""
