@@ -1,0 +1,113 @@
+"""The host program's command line: one table of verbs, loaded when called, and one process edge.
+
+Verbs for a controller answer in framed records; verbs for a person print text, or records with
+`--json`. However a verb ends, the exit code is that of the one table, and a failure is also the
+last record.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Final
+
+import click
+
+from capsule_installer.clock import BootClock
+from capsule_installer.disk import RealDisk
+from capsule_installer.facts import RealMachine
+from capsule_installer.host import Host
+from capsule_installer.layout import make_layout
+from capsule_installer.report import Reporter, standard_reporter
+from capsule_manifest.errors import CapsuleError, ExitCode
+
+__all__ = ["VERBS", "main", "program"]
+
+VERBS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "boot": ("op_verbs", "boot", "Undo at boot what was open when the host went down."),
+    "confirm": ("op_verbs", "confirm", "Accept a controller's confirm of a proved op."),
+    "enrol": ("enrol", "command", "Give this host its node key, name and first policy."),
+    "follow": ("op_verbs", "follow", "Tell how an op goes until it ends."),
+    "gc": ("collect", "command", "Remove generations and objects that nothing needs."),
+    "hello": ("hello", "command", "Say who and how this host is."),
+    "install": ("op_verbs", "install", "Take a signed order and carry it out."),
+    "receipts": ("receipts_verb", "command", "List and verify what this host did."),
+    "receive": ("receive", "command", "Take a capsule and stage it."),
+    "rollback": ("op_verbs", "rollback", "Return to the previous generation."),
+    "status": ("status", "command", "Show what is installed, staged, held and open."),
+    "supervise": ("op_verbs", "supervise_verb", ""),
+    "verify": ("verify_host", "command", "Hash everything again against what was signed."),
+}
+"""Verb to module of this package, click command in it, and one line of help; "" hides a verb."""
+
+
+class _Verbs(click.Group):
+    """Load a verb's module when it is called: importing all of them costs more than a hello."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        row = VERBS.get(cmd_name)
+        if row is None:
+            return None
+        command = getattr(import_module(f"capsule_installer.{row[0]}"), row[1])
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, row[2]) for name, row in VERBS.items() if row[2]])
+
+
+@click.group(
+    name="capsule",
+    cls=_Verbs,
+    epilog="Example: capsule status --json",
+    context_settings={"help_option_names": ["--help"]},
+)
+@click.option(
+    "--root",
+    default="/",
+    metavar="DIR",
+    help="Act on the host below this folder instead of on this machine.",
+)
+@click.pass_context
+def program(ctx: click.Context, root: str) -> None:
+    """Verify, stage and install releases on this host, offline."""
+    ctx.obj = Host(
+        disk=RealDisk(),
+        layout=make_layout(root),
+        clock=BootClock(),
+        machine=RealMachine(),
+        reporter=standard_reporter(),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code. The process edge: nothing is raised from here."""
+    reporter = standard_reporter()
+    try:
+        # A verb may return an exit code of its own, such as that of an op which was restored.
+        code = program.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="capsule",
+            standalone_mode=False,
+        )
+    except CapsuleError as error:
+        _say(reporter, error)
+        return int(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        return int(ExitCode.USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        return int(ExitCode.INTERRUPTED)
+    return code if isinstance(code, int) else int(ExitCode.DONE)
+
+
+def _say(reporter: Reporter, error: CapsuleError) -> None:
+    # Whoever asked may have gone; the exit code is then all that is left to tell.
+    with suppress(BrokenPipeError):
+        reporter.error(error)

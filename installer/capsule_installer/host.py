@@ -1,0 +1,71 @@
+"""What every verb is given: this host's disk, places, clock, machine, and where answers go."""
+
+from dataclasses import dataclass
+
+from capsule_installer.clock import Clock
+from capsule_installer.disk import Disk, FileKind, Lock
+from capsule_installer.facts import Machine
+from capsule_installer.fsops import make_dirs
+from capsule_installer.layout import Layout
+from capsule_installer.report import Reporter
+from capsule_installer.state import HostState
+from capsule_manifest.errors import Refused
+
+__all__ = ["Host"]
+
+_WRITABLE_BY_OTHERS = 0o022
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One host as a verb sees it."""
+
+    disk: Disk
+    layout: Layout
+    clock: Clock
+    machine: Machine
+    reporter: Reporter
+
+    @property
+    def state(self) -> HostState:
+        """Return what the host remembers."""
+        return HostState(self.disk, self.layout)
+
+    def prepare(self) -> None:
+        """Make the host's folders and refuse ones that somebody else could change.
+
+        Raises:
+            Refused: `host-folder-unsafe`.
+            Failed: `disk-*`.
+        """
+        if self.layout.root:
+            # Its parent is the operator's own choice, so only the root itself must exist.
+            self._check(self.layout.root)
+        for path, mode in self.layout.folders():
+            make_dirs(self.disk, path, mode)
+            self._check(path)
+
+    def take_lock(self) -> Lock:
+        """Become the only program that changes this host. `prepare` was called before.
+
+        Raises:
+            Failed: `host-busy`.
+        """
+        return self.disk.lock(self.layout.lock)
+
+    def _check(self, path: str) -> None:
+        found = self.disk.stat(path)
+        if found is None or found.kind is not FileKind.DIRECTORY:
+            raise _unsafe(
+                "is not a folder", "a folder", "nothing" if found is None else found.kind, path
+            )
+        if found.uid != self.machine.uid():
+            raise _unsafe("belongs to another user", self.machine.uid(), found.uid, path)
+        if found.mode & _WRITABLE_BY_OTHERS:
+            raise _unsafe("can be written by others", "mode 0755 or less", f"{found.mode:#o}", path)
+
+
+def _unsafe(what: str, expected: object, got: object, path: str) -> Refused:
+    return Refused(
+        "host-folder-unsafe", f"a folder of capsule {what}", expected=expected, got=got, where=path
+    )
