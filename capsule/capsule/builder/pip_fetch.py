@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from capsule.builder.target import Target
-from capsule.builder.wheels import Wanted, unfit
+from capsule.builder.wheels import Wanted, unfit, without_addresses
 from capsule_manifest.errors import Failed, Refused
 
 __all__ = ["PipFetcher"]
@@ -24,7 +24,6 @@ _ARCHIVE_NAME: Final = re.compile(
 )
 _LINK_LINE: Final = re.compile(r"^\s*(Found link|Skipping link)")
 _NOT_FOUND: Final = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)")
-_WITH_ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 # What says from where and how to fetch. What says what to fetch is ours alone.
 _PIP_SETTINGS: Final = frozenset(
     {
@@ -70,7 +69,7 @@ class PipFetcher:
             raise Refused(
                 "wheel-digest-mismatch",
                 "the index has other bytes than the lock",
-                got=" ".join(_without_addresses(line) for line in lines[:2]),
+                got=" ".join(without_addresses(line) for line in lines[:2]),
             )
         missing = _NOT_FOUND.search(text)
         for item in wanted:
@@ -81,7 +80,7 @@ class PipFetcher:
         raise Failed(
             "wheel-fetch-failed",
             "pip can't fetch the wheels",
-            got=_without_addresses(last[-1].removeprefix("ERROR: ")),
+            got=without_addresses(last[-1].removeprefix("ERROR: ")),
             where=f"platform {target.name}",
             retryable=True,
         )
@@ -152,7 +151,3 @@ def _scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _same_name(one: str, other: str) -> bool:
     return re.sub(r"[-_.]+", "-", one).lower() == other
-
-
-def _without_addresses(text: str) -> str:
-    return _WITH_ADDRESS.sub("<address>", text)

@@ -38,6 +38,7 @@ __all__ = [
     "pinned",
     "read_locked",
     "unfit",
+    "without_addresses",
 ]
 
 _SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -45,6 +46,7 @@ _HASH_OPTION: Final = re.compile(r"\s--hash[=\s]\s*(\S+)")
 _SHA256: Final = re.compile(r"sha256:([0-9a-f]{64})")
 _COMMENT: Final = re.compile(r"(^|\s)#.*$")
 _ARCHIVE: Final = re.compile(r"\.(tar\.(gz|bz2|xz)|tgz|zip)$", re.IGNORECASE)
+_WITH_ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 _ADDRESS: Final = re.compile(r"^([a-z][a-z0-9+.-]*:|\.{0,2}/|file:)", re.IGNORECASE)
 
 
@@ -223,6 +225,11 @@ def make_pin(item: Wanted, file: str, sha256: str, size_bytes: int) -> WheelPin:
     )
 
 
+def without_addresses(text: str) -> str:
+    """Return `text` for a message: an address may hold a password."""
+    return _WITH_ADDRESS.sub("<address>", text)
+
+
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield lines with the number of their first line: continued ones joined, comments removed."""
     pending = ""
@@ -346,4 +353,5 @@ def _stale(what: str, expected: str, got: str, where: str) -> Refused:
 
 
 def _invalid(what: str, expected: object, got: object, where: str) -> Refused:
-    return Refused("requirements-invalid", what, expected=expected, got=got, where=where)
+    shown = without_addresses(str(got))
+    return Refused("requirements-invalid", what, expected=expected, got=shown, where=where)
