@@ -9,6 +9,7 @@ Source: design, section 8; the stream's layout is in `first_contact_host.py`.
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -24,12 +25,11 @@ from capsule_manifest.pack import decode_frame
 from capsule_manifest.release import Component, ComponentKind, Platform
 from capsule_manifest.tree import EntryKind, Tree, content_order
 
-__all__ = ["Runtime", "read_runtime", "runtime_component", "runtime_id", "send_runtime"]
+__all__ = ["Runtime", "RuntimeSource", "read_runtime", "send_runtime"]
 
 _RUNTIME_BYTES_MAX: Final = 256 * 1024 * 1024
 _SEND: Final = Limits(total_s=600.0, idle_s=60.0)
 _ID_DIGITS: Final = 8
-_LAUNCHER: Final = "site/capsule_installer/bin_capsule.sh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,26 @@ class Runtime:
     stream: bytes
     sha256: str
     interpreter: str
+
+
+class RuntimeSource:
+    """The runtimes of one capsule, each taken out once however many hosts lack it."""
+
+    def __init__(self, payload: Payload) -> None:
+        self._payload = payload
+        self._lock = threading.Lock()
+        self._found: dict[str, Runtime] = {}
+
+    def wanted(self, platform: str) -> str:
+        """Return the id of the runtime for `platform`. Raises: `runtime-missing`."""
+        return runtime_id(runtime_component(self._payload, platform))
+
+    def get(self, platform: str) -> Runtime:
+        """Return the runtime for `platform`. Raises: as `read_runtime`."""
+        with self._lock:
+            if platform not in self._found:
+                self._found[platform] = read_runtime(self._payload, platform)
+            return self._found[platform]
 
 
 def runtime_component(payload: Payload, platform: str) -> Component:
@@ -130,10 +150,10 @@ def send_runtime(transport: Transport, runtime: Runtime, *, node: str) -> None:
         )
 
 
-def _objects(payload: Payload, component: Component, tree: Tree) -> dict[ObjectId, bytes]:
+def _objects(payload: Payload, component: Component, tree: Tree) -> dict[ObjectId, memoryview]:
     """Decode the component's content stream and cut it into its objects, each proved."""
-    stream = b"".join(_contents(payload, component.tree))
-    objects: dict[ObjectId, bytes] = {}
+    stream = memoryview(b"".join(_contents(payload, component.tree)))
+    objects: dict[ObjectId, memoryview] = {}
     position = 0
     for name, size_bytes in content_order(tree):
         content = stream[position : position + size_bytes]
@@ -154,9 +174,9 @@ def _contents(payload: Payload, root: ObjectId) -> Iterator[bytes]:
         yield decode_frame(b"".join(payload.frame_chunks(root, index)), frame)
 
 
-def _layout(tree: Tree, name: str, objects: dict[ObjectId, bytes]) -> bytes:
+def _layout(tree: Tree, name: str, objects: dict[ObjectId, memoryview]) -> bytes:
     rows: list[list[str | int]] = []
-    contents: list[bytes] = []
+    contents: list[memoryview] = []
     for entry in tree.entries:
         if entry.kind is EntryKind.LINK:
             raise Refused(
@@ -167,11 +187,9 @@ def _layout(tree: Tree, name: str, objects: dict[ObjectId, bytes]) -> bytes:
         if entry.kind is EntryKind.DIRECTORY:
             rows.append(["directory", entry.path, entry.mode, 0])
             continue
-        assert entry.object is not None
-        content = objects[entry.object] if entry.size_bytes else b""
-        rows.append(["file", entry.path, entry.mode, len(content)])
-        contents.append(content)
-    index = json.dumps(
-        {"runtime": name, "launcher": _LAUNCHER, "entries": rows}, separators=(",", ":")
-    ).encode()
+        assert entry.object is not None, "a file entry names its object"
+        rows.append(["file", entry.path, entry.mode, entry.size_bytes])
+        if entry.size_bytes:
+            contents.append(objects[entry.object])
+    index = json.dumps({"runtime": name, "entries": rows}, separators=(",", ":")).encode()
     return b"".join([len(index).to_bytes(8, "big"), index, *contents])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from capsule.first_contact import Runtime, read_runtime, runtime_component, runtime_id, send_runtime
+from capsule.first_contact import RuntimeSource, send_runtime
 from capsule.fleet_work import for_each_node
 from capsule.freeze import FrozenRoute, freeze, freeze_and_sign
 from capsule.home import ProductHome
@@ -94,6 +94,7 @@ class Stager:
     controller: Signer
     connect: Callable[[Endpoint, str], Transport]
     watch: StageWatch
+    runtimes: RuntimeSource
 
     def cost(self, node: str, held: frozenset[str] = frozenset()) -> StageCost:
         """Return what a node that holds these trees takes at most.
@@ -167,7 +168,7 @@ class Stager:
         """Make sure that the capsule's own runtime answers, enrolled under our name and policy."""
         entry = self.fleet.nodes[node]
         session = HostSession(self.connect(entry.endpoint, node), node=node)
-        wanted = runtime_id(runtime_component(self.payload, entry.platform))
+        wanted = self.runtimes.wanted(entry.platform)
         try:
             hello = session.hello()
         except Failed as failure:
@@ -175,9 +176,8 @@ class Stager:
                 raise
             hello = None
         if hello is None or hello.runtime != wanted:
-            runtime: Runtime = read_runtime(self.payload, entry.platform)
-            send_runtime(session.transport, runtime, node=node)
-            self.watch.met(node, what=f"runtime {runtime.id} unpacked")
+            send_runtime(session.transport, self.runtimes.get(entry.platform), node=node)
+            self.watch.met(node, what=f"runtime {wanted} unpacked")
             hello = session.hello()
         _check_fence(hello, fence, node)
         policy = encode_policy(self.policy)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from capsule.first_contact import RuntimeSource
 from capsule.fleet_work import connect, exit_code
 from capsule.home import ProductHome
 from capsule.install import Installer
@@ -60,10 +61,12 @@ class Bench:
             f'guard_min = "{guard}"\n[nodes.n1]\nlocal = "n1"\nrole = "web"\n'
             f'platform = "bookworm"\nlane = "{lane}"\n'
         )
+        payload = open_payload(mini.folder, self.policy)
         stager = Stager(
             home=self.home,
             fleet=read_fleet(text.encode(), folder=self.tmp_path, where="fleet.toml"),
-            payload=open_payload(mini.folder, self.policy),
+            payload=payload,
+            runtimes=RuntimeSource(payload),
             policy=self.policy,
             route_signer=documents.ROUTE_KEY,
             controller=documents.CONTROLLER_KEY,

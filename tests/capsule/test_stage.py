@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from capsule.first_contact import RuntimeSource
 from capsule.fleet_work import connect
 from capsule.home import ProductHome
 from capsule.inventory import read_fleet
@@ -71,6 +72,7 @@ class Bench:
             controller=documents.CONTROLLER_KEY,
             connect=connect,
             watch=self.watch,
+            runtimes=RuntimeSource(payload),
         )
         return replace(stager, **changes)
 

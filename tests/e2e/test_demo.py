@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,13 +14,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.network, pytest.mark.timeout(600)]
 def running_below(folder):
     """Return the command lines of processes that run something below `folder`."""
     found = []
-    for name in os.listdir("/proc"):
+    for place in Path("/proc").iterdir():
         try:
-            with open(f"/proc/{name}/cmdline", "rb") as file:
-                command = file.read()
-        except (OSError, NotADirectoryError):
+            command = (place / "cmdline").read_bytes()
+        except OSError:
             continue
-        if os.fsencode(folder) in command and name != str(os.getpid()):
+        if os.fsencode(folder) in command and place.name != str(os.getpid()):
             found.append(command.replace(b"\0", b" ").decode())
     return found
 

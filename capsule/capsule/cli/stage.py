@@ -17,6 +17,7 @@ from capsule.cli.controller import (
     read_policy,
 )
 from capsule.cli.output import duration_text, json_option, print_json, print_table, size_text
+from capsule.first_contact import RuntimeSource
 from capsule.fleet_status import ask_hosts, highest_fence
 from capsule.fleet_work import connect, exit_code
 from capsule.home import ProductHome
@@ -81,10 +82,12 @@ def command(
     if take_over:
         endpoints = {node: fleet.nodes[node].endpoint for node in selected}
         home.raise_fence(highest_fence(ask_hosts(endpoints, connect).values()))
+    payload = open_payload(capsule, policy)
     stager = Stager(
         home=home,
         fleet=fleet,
-        payload=open_payload(capsule, policy),
+        payload=payload,
+        runtimes=RuntimeSource(payload),
         policy=policy,
         route_signer=load_signer(route_key_path),
         controller=load_signer(controller_key_path),
