@@ -79,13 +79,15 @@ def stored_result(effects: Effects, op: OpFolder) -> dict[str, JsonValue] | None
 
 
 def _receipt(effects: Effects, op: OpFolder) -> Envelope | None:
-    # Until everything is done and published, also when the supervisor was stopped before that.
-    if (op.outcome() is not None or op.result() is not None) and not op.has(OpFile.RECEIPTED):
-        _settle_if_free(effects)
-    result = op.result()
-    if result is None or not op.has(OpFile.RECEIPTED):
+    outcome, result = op.outcome(), op.result()
+    if result is None and outcome is None:
         return None
-    outcome = op.outcome()
+    if not op.has(OpFile.RECEIPTED):
+        # Decided, and perhaps by a program that is gone or by rescue, which can't sign.
+        _settle_if_free(effects)
+        result = op.result()
+    if result is None:
+        return None
     if result is Result.COMMITTED and outcome is not None:
         return carried_receipt(outcome)
     wanted = RECEIPT_RESULTS[result]
@@ -97,7 +99,6 @@ def _receipt(effects: Effects, op: OpFolder) -> Envelope | None:
 
 
 def _settle_if_free(effects: Effects) -> None:
-    # rescue.sh restored it and can't sign; whoever asks next has it signed.
     try:
         lock = effects.disk.lock(effects.layout.lock)
     except Failed as error:

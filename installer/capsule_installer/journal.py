@@ -40,6 +40,10 @@ class Journal:
         self._write({"name": step.name, "state": "done", "took_ms": step.took_ms,
                      "limit_ms": step.limit_ms})  # fmt: skip
 
+    def deadline(self, name: str, at_ms: int) -> None:
+        """Say when, on the boot clock, a timer will restore."""
+        self._write({"name": name, "state": "deadline", "at_ms": at_ms})
+
     def failed(self, name: str, took_ms: int, why: str) -> None:
         """Say that a step failed."""
         self._write({"name": name, "state": "failed", "took_ms": took_ms, "why": why})

@@ -272,7 +272,9 @@ def list_ops(disk: Disk, layout: Layout) -> list[OpFolder]:
         names = disk.list(layout.ops)
     except FileNotFoundError:
         return []
-    return [OpFolder(disk=disk, layout=layout, op_id=name) for name in names]
+    # A name that begins with a dot is being removed.
+    kept = [name for name in names if not name.startswith(".")]
+    return [OpFolder(disk=disk, layout=layout, op_id=name) for name in kept]
 
 
 def _prepared(

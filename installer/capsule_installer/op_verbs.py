@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Final
 
 import click
@@ -11,11 +10,10 @@ from capsule_installer.accept import accept_order, start_supervisor
 from capsule_installer.boot import recover
 from capsule_installer.effects import Effects
 from capsule_installer.follow import EXIT_CODES, follow_op, stored_result
-from capsule_installer.fsops import replace_file
 from capsule_installer.host import Host
 from capsule_installer.op_folder import OpFolder, Result
 from capsule_installer.outcome import confirm_op
-from capsule_installer.real import real_effects
+from capsule_installer.real import place_rescue, real_effects
 from capsule_installer.rollback import rollback_order
 from capsule_installer.supervisor import supervise
 from capsule_manifest.envelope import RECORD_LIMITS, Envelope, decode_record
@@ -23,7 +21,6 @@ from capsule_manifest.errors import ExitCode, Failed
 
 __all__ = ["boot", "confirm", "follow", "install", "rollback", "supervise_verb"]
 
-_RESCUE_FILES: Final = ("rescue.sh", "service-process.sh")
 _MARGIN_MS: Final = 60_000
 
 
@@ -115,19 +112,10 @@ def _effects(host: Host) -> Effects:
 
 
 def _begin(host: Host, effects: Effects, envelope: Envelope) -> OpFolder:
-    _place_rescue(host)
+    place_rescue(host.disk, host.layout)
     op = accept_order(effects, envelope)
     start_supervisor(effects, op, _program(host))
     return op
-
-
-def _place_rescue(host: Host) -> None:
-    """Copy the shell programs outside every generation, before any op needs them."""
-    for name in _RESCUE_FILES:
-        data = files("capsule_installer").joinpath("shell", name).read_bytes()
-        path = f"{host.layout.recovery}/{name}"
-        if host.disk.stat(path) is None or host.disk.read(path, 1024 * 1024) != data:
-            replace_file(host.disk, path, data, 0o755)
 
 
 def _program(host: Host) -> Sequence[str]:

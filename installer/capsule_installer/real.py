@@ -1,8 +1,12 @@
 """Build the effects of this machine: the one place where the install half meets the real world."""
 
+from importlib.resources import files
+from typing import Final
+
 from capsule_installer.clock import BootClock
 from capsule_installer.disk import Disk
 from capsule_installer.effects import Effects, FolderAccounts, HostAccounts
+from capsule_installer.fsops import replace_file
 from capsule_installer.identity import require_node_key
 from capsule_installer.layout import Layout
 from capsule_installer.processes import RealProcesses
@@ -13,7 +17,22 @@ from capsule_installer.state import HostState
 from capsule_installer.timers import ProcessTimers
 from capsule_installer.worker import StepWorker
 
-__all__ = ["real_effects"]
+__all__ = ["place_rescue", "real_effects"]
+
+_RESCUE_FILES: Final = ("rescue.sh", "service-process.sh")
+_SCRIPT_BYTES_MAX: Final = 1024 * 1024
+
+
+def place_rescue(disk: Disk, layout: Layout) -> None:
+    """Copy the shell programs outside every generation, durable, before any op needs them.
+
+    Raises: `disk-*`.
+    """
+    for name in _RESCUE_FILES:
+        data = files("capsule_installer").joinpath("shell", name).read_bytes()
+        path = f"{layout.recovery}/{name}"
+        if disk.stat(path) is None or disk.read(path, _SCRIPT_BYTES_MAX) != data:
+            replace_file(disk, path, data, 0o755)
 
 
 def real_effects(disk: Disk, layout: Layout) -> Effects:

@@ -44,7 +44,7 @@ def settle_op(effects: Effects, op: OpFolder) -> Result | None:
     Raises: `disk-*`, `record-chain-broken`.
     """
     result = op.result()
-    if op.has(OpFile.RECEIPTED) and result is not Result.FAILED:
+    if op.has(OpFile.RECEIPTED):
         return result
     if result is None:
         result = _decide(effects, op)
@@ -130,7 +130,8 @@ def _publish(effects: Effects, op: OpFolder, result: Result) -> None:
             )
         )
     _ensure_ballast(effects)
-    op.link(OpFile.ORDER, OpFile.RECEIPTED)
+    if result is not Result.FAILED:
+        op.link(OpFile.ORDER, OpFile.RECEIPTED)
 
 
 def _ensure_ballast(effects: Effects) -> None:

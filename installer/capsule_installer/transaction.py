@@ -182,7 +182,7 @@ class Transaction:
     def _arm(self, until_ms: int) -> None:
         # Up to the first deadline's own timer nothing is stopped, but names have changed.
         covered_ms = 4 * _CONTROL_MS + _RELOAD_MS + _GRACE_MS
-        self._effects.timers.start(self._op.op_id, TimerKind.ARM, until_ms + covered_ms)
+        self._start_timer(TimerKind.ARM, until_ms + covered_ms)
 
     def _guard(self, until_ms: int) -> None:
         # Level L0 arms nothing; the receipt says "not monitored". `order_check` refused every
@@ -206,7 +206,7 @@ class Transaction:
     def _start_d1(self, until_ms: int) -> None:
         del until_ms
         self._d1_at_ms = self._effects.clock.boot_ms() + self._limits.d1_ms
-        self._effects.timers.start(self._op.op_id, TimerKind.D1, self._d1_at_ms)
+        self._start_timer(TimerKind.D1, self._d1_at_ms)
         # From now on a restore must stop and start services.
         self._op.link(OpFile.SUMMARY, OpFile.STOPPING)
 
@@ -269,9 +269,13 @@ class Transaction:
         )
         # The second timer runs before the first one is told to stand down.
         self._d2_at_ms = effects.clock.boot_ms() + self._limits.d2_ms
-        effects.timers.start(self._op.op_id, TimerKind.D2, self._d2_at_ms)
+        self._start_timer(TimerKind.D2, self._d2_at_ms)
         envelope = sign(encode_proof(proof), payload_type=PROOF_TYPE, signer=effects.signer)
         self._op.publish_proof(encode_record(envelope))
+
+    def _start_timer(self, kind: TimerKind, at_ms: int) -> None:
+        self._effects.timers.start(self._op.op_id, kind, at_ms)
+        self._journal.deadline(kind, at_ms)
 
     def _commit(self, until_ms: int) -> None:
         del until_ms

@@ -6,19 +6,25 @@ release's version.
 """
 
 import json
-import os
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import capsule_installer
 from capsule_installer.clock import BootClock
 from capsule_installer.disk import Disk, RealDisk
+from capsule_installer.effects import Effects
 from capsule_installer.fsops import make_dirs, replace_file
 from capsule_installer.identity import NodeSigner, make_node_key
 from capsule_installer.layout import Layout, make_layout
+from capsule_installer.op_folder import OpFolder
+from capsule_installer.real import place_rescue, real_effects
 from capsule_installer.state import Enrolment, HostState
-from capsule_manifest.canonical import decode_foreign
 from capsule_manifest.digest import ObjectId, object_id, sha256_text
 from capsule_manifest.envelope import Envelope, encode_record, sign
 from capsule_manifest.orders import (
@@ -262,14 +268,51 @@ class StagedHost:
             raise AssertionError(completed.stderr.decode())
         return completed.returncode, [dict(record) for record in records]
 
+    def begin(self, marker: Marker, *, op_id: str, **changes: object) -> OpFolder:
+        """Order a generation; return its op's folder once the host has accepted."""
+        envelope = self.order_now(marker, op_id=op_id, **changes)
+        code, records = self.run("install", stdin=encode_record(envelope))
+        assert code == 0, records
+        return self.op(op_id)
+
     def install(
         self, marker: Marker, *, op_id: str, **changes: object
     ) -> tuple[int, list[dict[str, object]]]:
-        """Order a generation with a local confirm and follow it to its end."""
-        envelope = self.order_now(marker, op_id=op_id, **{"confirm": "controller", **changes})
-        code, records = self.run("install", stdin=encode_record(envelope))
-        assert code == 0, records
+        """Order a generation, confirm its proof if one comes, and follow it to its end."""
+        op = self.begin(marker, op_id=op_id, **changes)
+        await_true(lambda: op.proof() is not None or op.result() is not None)
+        proof = op.proof()
+        if proof is not None:
+            self.run("confirm", stdin=encode_record(self.confirm(op_id, proof.digest)))
         return self.run("follow", op_id, "--timeout", "40")
+
+    def op(self, op_id: str) -> OpFolder:
+        """Return the folder of an op."""
+        return OpFolder(disk=self.disk, layout=self.layout, op_id=op_id)
+
+    def effects(self) -> Effects:
+        """Return the real effects of this host, for what a test does in its own process."""
+        place_rescue(self.disk, self.layout)
+        return real_effects(self.disk, self.layout)
+
+    def rescue(self, *arguments: str) -> int:
+        """Run `rescue.sh` as it lies on the host; return its exit code."""
+        program = f"{self.layout.recovery}/rescue.sh"
+        return subprocess.run(
+            ["sh", program, self.root, *arguments], timeout=60, check=False
+        ).returncode
+
+    def get(self) -> str:
+        """Return what the service answers, "" when none does."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    def current(self) -> str:
+        """Return the installed generation."""
+        return self.state.generation_of(self.layout.current)
 
     def stop_services(self) -> None:
         """End every process of this host's services."""
@@ -283,9 +326,22 @@ class StagedHost:
 
 def script(name: str) -> str:
     """Return the path of a shell program of the installer."""
-    import capsule_installer
+    return str(Path(capsule_installer.__file__).parent / "shell" / name)
 
-    return os.path.join(os.path.dirname(capsule_installer.__file__), "shell", name)
+
+def free_port() -> int:
+    """Return a port on loopback that nobody uses now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def await_true(condition: Callable[[], bool], *, within_s: float = 30) -> None:
+    """Wait for a condition, with a limit."""
+    until = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
 
 
 def sign_order(order: Order) -> Envelope:
@@ -337,10 +393,3 @@ def make_release(build: Build) -> Release:
         components=(component,),
         budgets=build.budgets,
     )
-
-
-def record_payload(raw: bytes) -> dict[str, object]:
-    """Return the JSON inside a signed record."""
-    value = decode_foreign(raw)
-    assert isinstance(value, dict)
-    return value

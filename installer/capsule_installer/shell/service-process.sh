@@ -106,8 +106,9 @@ start() {
     started=$!
     now
     until_cs=$((now_cs + deadline_ms / 10))
-    # Until the main process is known, or the runner has ended again (the hold, a failed start).
-    while look "$started" && [ "$process_state" != Z ] && ! alive "$place/main"; do
+    # Until a main process was started, or the runner has ended again because of the hold. Whether
+    # the process stays is not for a start to say.
+    while look "$started" && [ "$process_state" != Z ] && [ ! -s "$place/main" ]; do
         now
         [ "$now_cs" -lt "$until_cs" ] || return 1
         pause 0.01

@@ -1,0 +1,33 @@
+"""List and verify the host's own chain of receipts."""
+
+import click
+
+from capsule_installer.host import Host
+from capsule_installer.identity import require_node_key
+from capsule_installer.receipts import ReceiptChain, verify_chain
+from capsule_manifest.envelope import encode_record
+from capsule_manifest.errors import ExitCode
+from capsule_manifest.keys import b64encode
+
+__all__ = ["command"]
+
+
+@click.command(name="receipts", epilog="Example: capsule receipts --json")
+@click.option("--json", "as_json", is_flag=True, help="Answer in framed records, one a receipt.")
+@click.pass_obj
+def command(host: Host, *, as_json: bool) -> int:
+    """Verify every link and signature, then list all receipts, oldest first."""
+    signer = require_node_key(host.disk, host.layout)
+    envelopes = [item.envelope for item in ReceiptChain(host.disk, host.layout, signer).read_all()]
+    receipts = verify_chain(envelopes, signer.public)
+    for receipt, envelope in zip(receipts, envelopes, strict=True):
+        if as_json:
+            host.reporter.record("receipt", {"receipt": b64encode(encode_record(envelope))})
+        else:
+            host.reporter.text(
+                f"{receipt.sequence} {receipt.kind} {receipt.result} "
+                f"{receipt.source} -> {receipt.target} {receipt.op_id} {receipt.reason}".rstrip()
+            )
+    if not as_json:
+        host.reporter.text(f"{len(receipts)} receipts, the chain is whole")
+    return int(ExitCode.DONE)
