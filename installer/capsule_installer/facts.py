@@ -5,13 +5,14 @@ Facts are read, never guessed: what can't be read is said to be empty and then m
 
 import os
 import secrets
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 __all__ = ["Machine", "MachineFacts", "RealMachine"]
 
-_FOLDERS: Final = ("/usr/bin", "/usr/local/bin", "/opt/python/bin")
+_FOLDERS: Final = ("/usr/bin", "/usr/local/bin")
 _MINORS: Final = range(11, 30)
 
 
@@ -52,8 +53,14 @@ class RealMachine:
     """The machine that this program runs on."""
 
     def facts(self) -> MachineFacts:
-        """Ask the kernel, the C library and the folders of programs."""
-        return MachineFacts(machine=os.uname().machine, glibc=_glibc(), pythons=_pythons())
+        """Ask the kernel, the C library and the folders of programs.
+
+        The interpreter that runs this program counts where none of its version is installed.
+        """
+        running = {f"{sys.version_info[0]}.{sys.version_info[1]}": self.interpreter()}
+        return MachineFacts(
+            machine=os.uname().machine, glibc=_glibc(), pythons=running | _pythons()
+        )
 
     def uid(self) -> int:
         """Return the effective user id."""

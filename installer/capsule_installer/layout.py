@@ -6,12 +6,17 @@ Paths are absolute strings without a trailing slash.
 Source: design, section 9; `docs/reference/host-layout.md`.
 """
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from capsule_manifest.digest import ObjectId
 from capsule_manifest.errors import Refused
 
 __all__ = ["Layout", "make_layout"]
+
+# Unit files and shell programs hold the root: what would need quoting in one of them is refused.
+_ROOT: Final = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._+@:,=~-]+)+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +205,11 @@ def make_layout(root: str) -> Layout:
     """
     if root == "/":
         return Layout(root="")
-    parts = root.split("/")
-    if parts[0] or any(part in {"", ".", ".."} for part in parts[1:]):
+    if not _ROOT.fullmatch(root):
         raise Refused(
             "root-invalid",
             "the root folder is not named by one plain absolute path",
-            expected="/… without '.', '..', '//' or a slash at the end",
+            expected="/… without '.', '..', '//', a slash at the end, spaces or quotes",
             got=root,
         )
     return Layout(root=root)

@@ -98,6 +98,11 @@ class ReceiptChain:
         """
         return [self._load(name) for name in self._names()]
 
+    def first(self) -> SignedReceipt | None:
+        """Return the oldest receipt, that of the enrolment. Raises: as `read_all`."""
+        names = self._names()
+        return self._load(names[0]) if names else None
+
     def find_last(self, wanted: Callable[[Receipt], bool], *, among: int) -> SignedReceipt | None:
         """Return the newest of the last `among` receipts that is wanted. Raises: as `read_all`."""
         for name in reversed(self._names()[-among:]):
