@@ -1,4 +1,4 @@
-"""Resolve the declared dependencies into the two hash-locked requirement files.
+"""Resolve the declared dependencies into hash-locked requirement files.
 
 The locks name versions and hashes, never a place: the index comes from the settings of whoever
 installs. The build backend is in the run-time lock, so that the three packages can be installed
@@ -13,21 +13,28 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-__all__ = ["declared", "main"]
+__all__ = ["DEV_LOCK", "HOST_LOCK", "RUN_LOCK", "declared", "main"]
+
+RUN_LOCK = "requirements.lock"
+DEV_LOCK = "requirements-dev.lock"
+HOST_LOCK = "capsule/capsule/builder/runtime.lock"  # ships with the builder
 
 _ROOT = Path(__file__).resolve().parents[2]
 _HEAD = "# Written by `./dev lock`. Versions and hashes only: pip's settings say from where.\n"
 
 
-def declared(root: Path) -> tuple[list[str], list[str]]:
-    """Return what the distributions need to build and run, and what the tests need besides."""
-    run = set()
+def declared(root: Path) -> dict[str, list[str]]:
+    """Return, for each lock, what is declared: to run, on a host, and for the tests."""
+    run: set[str] = set()
+    host: set[str] = set()
     for folder in ("manifest", "installer", "capsule"):
         document = tomllib.loads((root / folder / "pyproject.toml").read_text())
-        run |= {d for d in document["project"]["dependencies"] if not d.startswith("capsule-")}
-        run |= set(document["build-system"]["requires"])
+        needs = {d for d in document["project"]["dependencies"] if not d.startswith("capsule-")}
+        run |= needs | set(document["build-system"]["requires"])
+        if folder != "capsule":
+            host |= needs
     groups = tomllib.loads((root / "pyproject.toml").read_text())["dependency-groups"]
-    return sorted(run), sorted(groups["dev"])
+    return {RUN_LOCK: sorted(run), HOST_LOCK: sorted(host), DEV_LOCK: sorted(groups["dev"])}
 
 
 def _compile(requirements: list[str], output: Path, *options: str) -> None:
@@ -46,14 +53,13 @@ def _compile(requirements: list[str], output: Path, *options: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Write requirements.lock, then requirements-dev.lock within the versions it fixes."""
+    """Write the lock to run, then the other two within the versions that it fixes."""
     if shutil.which("uv") is None:
         print("lock: uv is not on PATH; next: install it, it is the resolver", file=sys.stderr)
         return 1
-    run, dev = declared(_ROOT)
-    _compile(run, _ROOT / "requirements.lock", *arguments)
-    constraint = ("--constraint", os.fspath(_ROOT / "requirements.lock"))
-    _compile(dev, _ROOT / "requirements-dev.lock", *constraint, *arguments)
+    for name, requirements in declared(_ROOT).items():
+        within = () if name == RUN_LOCK else ("--constraint", os.fspath(_ROOT / RUN_LOCK))
+        _compile(requirements, _ROOT / name, *within, *arguments)
     return 0
 
 
