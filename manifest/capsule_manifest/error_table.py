@@ -238,7 +238,10 @@ _INPUTS: dict[str, tuple[ExitCode, str]] = {
 
 # --- builder output ----------------------------------------------------------------------------
 _BUILDER: dict[str, tuple[ExitCode, str]] = {
-    "disk-full": (ExitCode.SPACE, "free space on the named disk, then run the same command again"),
+    "disk-full": (
+        ExitCode.SPACE,
+        "free space or inodes, then run again: what has arrived is kept; `capsule gc` helps",
+    ),
     "file-failed": (ExitCode.USAGE, "correct the named path or its permissions, then run again"),
     "template-invalid": (
         ExitCode.USAGE,
@@ -269,10 +272,6 @@ _STAGE: dict[str, tuple[ExitCode, str]] = {
         "look at the named path and at the kernel's log; the disk may be failing",
     ),
     "disk-file-too-large": (ExitCode.INTEGRITY, "look at the named file: capsule did not write it"),
-    "disk-full": (
-        ExitCode.SPACE,
-        "free space or inodes, then run again: what has arrived is kept; `capsule gc` helps",
-    ),
     "disk-read-only": (
         ExitCode.SPACE,
         "mount the file system writable, and look at the kernel's log for why it is not",
