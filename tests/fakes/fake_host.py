@@ -223,7 +223,8 @@ class Host:
 
     def install(self):
         raw = sys.stdin.buffer.read()
-        order = verify_order(self.policy(), self.route(), decode_record(raw, where="order"))
+        envelope = decode_record(raw, where="order")
+        order = verify_order(self.policy(), self.route(), envelope)
         if order.fence < self.state["fence"]:
             self.say(
                 record="error", error="order-fenced", what="fenced", expected="", got="", where=""
