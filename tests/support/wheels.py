@@ -1,7 +1,7 @@
 """Wheels made by hand: right ones, and wrong ones in exactly one way.
 
-`WheelFile` builds a wheel from files; `record` can be replaced, and zip members be added raw, so that
-each hostile case is one line in its test.
+`WheelFile` builds a wheel from files; `record` can be replaced and members be added that it does
+not list, so that each hostile case is one line in its test.
 """
 
 import base64

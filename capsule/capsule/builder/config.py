@@ -108,12 +108,9 @@ def parse_release(raw: bytes, *, folder: Path, where: str = "release.toml") -> R
         value = tomllib.loads(raw.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise _invalid("the file is not TOML", "TOML 1.0 in UTF-8", error, where) from None
-    try:
-        document = ReleaseDocument.model_validate(value)
-    except ValidationError as error:
-        raise _all_issues(issues_of(error), where) from None
-    issues = document.check()
-    if issues:
+    document, issues = _validate(value)
+    if document is None or issues:
+        # Not inside an except block: `from None` would cut off the chain of issues.
         raise _all_issues(issues, where)
     return ReleaseSource(
         folder=folder,
@@ -131,6 +128,14 @@ def parse_release(raw: bytes, *, folder: Path, where: str = "release.toml") -> R
 def release_schema() -> dict[str, object]:
     """Return the JSON Schema of `release.toml`, for editors."""
     return ReleaseDocument.model_json_schema()
+
+
+def _validate(value: object) -> tuple[ReleaseDocument | None, list[tuple[str, str, str, str]]]:
+    try:
+        document = ReleaseDocument.model_validate(value)
+    except ValidationError as error:
+        return None, issues_of(error)
+    return document, document.check()
 
 
 def _all_issues(issues: list[tuple[str, str, str, str]], where: str) -> Refused:

@@ -220,8 +220,8 @@ def _keys(parts: Iterable[str]) -> str:
 
 
 def _text(value: str) -> str:
-    # What JSON writes for these strings is a TOML basic string too.
-    return json.dumps(value)
+    # A JSON string is a TOML basic string, but for DEL and for escaped surrogate pairs.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _invalid(expected: object, got: object, where: str) -> Refused:

@@ -151,8 +151,7 @@ def test_a_link_that_leaves_the_source_is_refused(repository, target):
 
 def test_a_name_that_is_not_utf8_is_refused_and_shown_escaped(repository):
     repository.commit(FILES)
-    with open(os.path.join(os.fsencode(repository.folder), b"b\xffd"), "wb"):
-        pass
+    (repository.folder / os.fsdecode(b"b\xffd")).touch()
     repository.commit()
     error = refusal(repository.folder)
     assert error.error_id == "path-invalid"

@@ -54,7 +54,8 @@ def test_a_wheel_is_laid_out_as_an_environment(tmp_path):
                 "demo-1.0.data/scripts/script": b"#!python -u\nprint(1)\n",
             },
             modes={"demo/native.so": 0o100755},
-            entry_points="[console_scripts]\ndemo = demo:main\n[gui_scripts]\ndemo-g = demo.g:A.b\n",
+            entry_points="[console_scripts]\ndemo = demo:main\n"
+            "[gui_scripts]\ndemo-g = demo.g:A.b\n",
         )
     )
     assert {path: mode for path, (mode, _) in entries.items()} == {

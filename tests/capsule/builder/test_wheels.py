@@ -107,7 +107,7 @@ def test_editable_installs_are_refused_with_the_path(line):
 )
 def test_an_option_or_an_address_is_refused_without_repeating_a_password(line):
     error = refusal(f"{line}\n")
-    assert error.error_id in {"requirements-invalid"}
+    assert error.error_id == "requirements-invalid"
     assert "secret" not in str(error)
 
 
