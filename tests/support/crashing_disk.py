@@ -1,0 +1,155 @@
+"""Stop a program before, within or after its n-th write to a disk.
+
+`CrashingDisk` counts the primitives that write. When the count is reached it raises `Stopped`,
+which is no `Exception`, and from then on every write raises it again: clean-up code does nothing
+that a stopped program would not have done.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from capsule_installer.disk import Disk, FileStat, Lock, Writer
+
+__all__ = ["CrashingDisk", "Moment", "Stopped"]
+
+
+class Moment(StrEnum):
+    """When a program is stopped, relative to one write."""
+
+    BEFORE = "before"
+    WITHIN = "within"
+    AFTER = "after"
+
+
+class Stopped(BaseException):
+    """The program was stopped here; `where` names the primitive and its path."""
+
+
+class CrashingDisk:
+    """Pass everything to `disk` until the write number `stop_at`, counted from 1. 0 never stops."""
+
+    def __init__(self, disk: Disk, *, stop_at: int = 0, moment: Moment = Moment.BEFORE) -> None:
+        self._disk = disk
+        self._stop_at = stop_at
+        self._moment = moment
+        self._is_stopped = False
+        self.count = 0
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def read(self, path: str, size_bytes_max: int) -> bytes:
+        return self._disk.read(path, size_bytes_max)
+
+    def stat(self, path: str) -> FileStat | None:
+        return self._disk.stat(path)
+
+    def list(self, path: str) -> list[str]:
+        return self._disk.list(path)
+
+    def read_link(self, path: str) -> str:
+        return self._disk.read_link(path)
+
+    def open_read(self, path: str) -> BinaryIO:
+        return self._disk.open_read(path)
+
+    def free(self, path: str) -> tuple[int, int]:
+        return self._disk.free(path)
+
+    def lock(self, path: str) -> Lock:
+        return self._disk.lock(path)
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def create(self, path: str, mode: int) -> Writer:
+        made: list[Writer] = []
+        self.step(f"create {path}", lambda: made.append(self._disk.create(path, mode)))
+        return _CrashingWriter(self, made[0], path)
+
+    def grow(self, path: str, keep_bytes: int) -> Writer:
+        made: list[Writer] = []
+        self.step(f"grow {path}", lambda: made.append(self._disk.grow(path, keep_bytes)))
+        return _CrashingWriter(self, made[0], path)
+
+    def rename(self, source: str, target: str) -> None:
+        self.step(f"rename {source} {target}", lambda: self._disk.rename(source, target))
+
+    def link(self, source: str, target: str) -> None:
+        self.step(f"link {source} {target}", lambda: self._disk.link(source, target))
+
+    def symlink(self, target: str, path: str) -> None:
+        self.step(f"symlink {path}", lambda: self._disk.symlink(target, path))
+
+    def unlink(self, path: str) -> None:
+        self.step(f"unlink {path}", lambda: self._disk.unlink(path))
+
+    def mkdir(self, path: str, mode: int) -> None:
+        self.step(f"mkdir {path}", lambda: self._disk.mkdir(path, mode))
+
+    def rmdir(self, path: str) -> None:
+        self.step(f"rmdir {path}", lambda: self._disk.rmdir(path))
+
+    def chmod(self, path: str, mode: int) -> None:
+        self.step(f"chmod {path}", lambda: self._disk.chmod(path, mode))
+
+    def chown(self, path: str, uid: int, gid: int) -> None:
+        self.step(f"chown {path}", lambda: self._disk.chown(path, uid, gid))
+
+    def fsync_dir(self, path: str, why: str) -> None:
+        self.step(f"fsync_dir {path} {why}", lambda: self._disk.fsync_dir(path, why))
+
+    def sync_filesystem(self, path: str, why: str) -> None:
+        self.step(f"sync {path} {why}", lambda: self._disk.sync_filesystem(path, why))
+
+    def step(
+        self, where: str, action: Callable[[], None], half: Callable[[], None] | None = None
+    ) -> None:
+        """Count one write and do it, or stop; `half` is what stopping within it leaves done."""
+        if self._is_stopped:
+            raise Stopped(where)
+        self.count += 1
+        if self.count != self._stop_at:
+            action()
+            return
+        self._is_stopped = True
+        if self._moment is Moment.AFTER:
+            action()
+        elif self._moment is Moment.WITHIN and half is not None:
+            half()
+        raise Stopped(f"{self._moment} write {self.count}: {where}")
+
+
+class _CrashingWriter:
+    def __init__(self, disk: CrashingDisk, writer: Writer, path: str) -> None:
+        self._disk = disk
+        self._writer = writer
+        self._path = path
+
+    def write(self, data: bytes | memoryview) -> None:
+        half = bytes(data)[: len(data) // 2]
+        self._disk.step(
+            f"write {self._path}",
+            lambda: self._writer.write(data),
+            lambda: self._writer.write(half),
+        )
+
+    def fsync(self, why: str) -> None:
+        self._disk.step(f"fsync {self._path} {why}", lambda: self._writer.fsync(why))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_: type[Disk] = CrashingDisk
