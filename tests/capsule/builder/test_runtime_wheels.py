@@ -24,7 +24,8 @@ def test_the_lock_has_all_that_a_host_needs_on_every_python():
     for python in ("3.11", "3.12", "3.13", "3.14"):
         for machine in ("x86_64", "aarch64"):
             wanted, _ = runtime_wanted(target(python=python, machine=machine))
-            assert {item.name for item in wanted} == NEEDED
+            # Some versions of Python need a backport besides.
+            assert NEEDED <= {item.name for item in wanted} <= NEEDED | {"typing-extensions"}
 
 
 def test_the_lock_names_no_place_and_agrees_with_what_is_tested():
