@@ -1,0 +1,33 @@
+"""The examples of the reference pages are read by the code that they describe."""
+
+import json
+import re
+
+from capsule.builder.config import parse_release, release_schema
+from capsule.builder.lockfile import decode_lock, encode_lock
+from support.sources import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def example(page):
+    text = (REFERENCE / page).read_text(encoding="utf-8")
+    (found,) = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return found.encode()
+
+
+def test_the_documented_release_is_a_right_one(tmp_path):
+    release = parse_release(example("release-toml.md"), folder=tmp_path)
+    kinds = {component.kind.value for component in release.components}
+    assert kinds == {"source", "wheels", "helper", "toolchain", "service", "files", "recovery"}
+
+
+def test_the_documented_lock_is_written_as_documented():
+    raw = example("release-lock.md")
+    head = encode_lock(decode_lock(raw)).decode().partition("format = 1")[0]
+    assert encode_lock(decode_lock(raw)).decode() == head + raw.decode()
+
+
+def test_the_published_schema_is_the_one_of_the_code(golden):
+    schema = json.dumps(release_schema(), indent=2, ensure_ascii=False, sort_keys=True)
+    golden(REFERENCE / "release.schema.json", schema + "\n")
