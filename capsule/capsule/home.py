@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from capsule.durable import exclusive, make_folder, publish_once, read_bounded, replace_file
-from capsule.freeze import FrozenRoute
+from capsule.freeze import FrozenRoute, freeze, freeze_and_sign
+from capsule.inventory import Fleet
 from capsule.receipts_store import ReceiptCopies
 from capsule_manifest.canonical import DEFAULT_LIMITS, decode, encode
 from capsule_manifest.envelope import decode_record
@@ -22,7 +23,7 @@ from capsule_manifest.policy import Policy
 from capsule_manifest.route import ROUTE_LIMITS
 from capsule_manifest.trust import verify_route
 
-__all__ = ["ProductHome", "default_home"]
+__all__ = ["ProductHome", "default_home", "freeze_fleet"]
 
 _NODE_SCHEMA: Final = "capsule-node/1"
 _FENCE_SCHEMA: Final = "capsule-fence/1"
@@ -155,6 +156,31 @@ class ProductHome:
 
     def _node_path(self, node: str) -> Path:
         return self.folder / "nodes" / f"{node}.json"
+
+
+def freeze_fleet(
+    home: ProductHome,
+    fleet: Fleet,
+    *,
+    policy: Policy,
+    controllers: tuple[PublicKey, ...],
+    signer: Signer,
+) -> FrozenRoute:
+    """Freeze and sign the route of `fleet` with the node keys that are known, and keep it.
+
+    Raises:
+        Refused: as `freeze` and `freeze_and_sign`.
+        Failed: `controller-disk`.
+    """
+    route = freeze(
+        fleet,
+        policy=policy,
+        controllers=controllers,
+        node_keys=home.node_keys(tuple(fleet.nodes)),
+    )
+    frozen = freeze_and_sign(route, policy=policy, signer=signer)
+    home.store_route(frozen)
+    return frozen
 
 
 def _read_fence(raw: bytes, path: Path) -> int:

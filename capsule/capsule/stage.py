@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 from capsule.first_contact import RuntimeSource, send_runtime
 from capsule.fleet_work import for_each_node
-from capsule.freeze import FrozenRoute, freeze, freeze_and_sign
-from capsule.home import ProductHome
+from capsule.freeze import FrozenRoute
+from capsule.home import ProductHome, freeze_fleet
 from capsule.host_records import Hello, Staged, Want, read_staged, read_want
 from capsule.inventory import Fleet, FleetNode
 from capsule.payload import Payload
@@ -125,7 +125,13 @@ class Stager:
         fence = self.home.fence()
         strangers = [node for node in nodes if self.home.node_key(node) is None]
         met = for_each_node(strangers, lambda node: self._meet(node, fence))
-        route = self._freeze()
+        route = freeze_fleet(
+            self.home,
+            self.fleet,
+            policy=self.policy,
+            controllers=(self.controller.public,),
+            signer=self.route_signer,
+        )
 
         def work(node: str) -> NodeStaged:
             # Whom we could not meet we can't stage; asking again would double the wait.
@@ -152,17 +158,6 @@ class Stager:
             for component in self.payload.release.selected(node.role, node.platform)
             if component.kind is not ComponentKind.IMAGE
         )
-
-    def _freeze(self) -> FrozenRoute:
-        route = freeze(
-            self.fleet,
-            policy=self.policy,
-            controllers=(self.controller.public,),
-            node_keys=self.home.node_keys(tuple(self.fleet.nodes)),
-        )
-        frozen = freeze_and_sign(route, policy=self.policy, signer=self.route_signer)
-        self.home.store_route(frozen)
-        return frozen
 
     def _meet(self, node: str, fence: int) -> tuple[HostSession, Hello, PublicKey]:
         """Make sure that the capsule's own runtime answers, enrolled under our name and policy."""

@@ -40,6 +40,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "verify": Command("capsule.cli.verify", "command", "Check every byte.", _RELEASE),
         "inspect": Command("capsule.cli.inspect", "command", "Show what is in it.", _RELEASE),
         "diff": Command("capsule.cli.diff", "command", "Show what changed.", _RELEASE),
+        "freeze": Command("capsule.cli.freeze", "command", "Sign the inventory.", _HOSTS),
         "stage": Command("capsule.cli.stage", "command", "Send it to hosts.", _HOSTS),
         "install": Command("capsule.cli.install", "command", "Install it on hosts.", _HOSTS),
         "status": Command("capsule.cli.status", "command", "Show what hosts run.", _HOSTS),

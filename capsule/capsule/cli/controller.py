@@ -22,6 +22,7 @@ __all__ = [
     "lane_options",
     "policy_option",
     "read_policy",
+    "route_key_option",
 ]
 
 _POLICY_BYTES_MAX: Final = 1024 * 1024
@@ -58,6 +59,17 @@ def controller_key_option(function: Function) -> Function:
         type=_FILE,
         required=True,
         help="Key that signs orders; the route names it.",
+    )(function)
+
+
+def route_key_option(function: Function) -> Function:
+    """Add `--route-key`."""
+    return click.option(
+        "--route-key",
+        "route_key_path",
+        type=_FILE,
+        required=True,
+        help="Key that signs the frozen route.",
     )(function)
 
 

@@ -15,6 +15,7 @@ from capsule.cli.controller import (
     lane_options,
     policy_option,
     read_policy,
+    route_key_option,
 )
 from capsule.cli.output import duration_text, json_option, print_json, print_table, size_text
 from capsule.first_contact import RuntimeSource
@@ -34,13 +35,7 @@ __all__ = ["command"]
 @lane_options
 @fleet_option
 @policy_option
-@click.option(
-    "--route-key",
-    "route_key_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="Key that signs the frozen route.",
-)
+@route_key_option
 @controller_key_option
 @home_option
 @click.option(
