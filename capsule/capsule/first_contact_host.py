@@ -247,6 +247,7 @@ def put_launcher(folder: str, runtime: str) -> None:
     """Replace the launcher by the one that this runtime brings."""
     with open(os.path.join(runtime, LAUNCHER), "rb") as file:
         text = file.read().replace(b"@RUNTIME@", os.path.basename(runtime).encode())
+    text = text.replace(b"@PYTHON@", sys.executable.encode())
     temporary = os.path.join(folder, ".capsule")
     remove(temporary)
     with open(temporary, "xb") as file:

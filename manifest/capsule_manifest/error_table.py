@@ -301,6 +301,10 @@ _STAGE: dict[str, tuple[ExitCode, str]] = {
         ExitCode.INTEGRITY,
         "get the capsule again: its frames don't hold the objects that its listings name",
     ),
+    "partial-damaged": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "run the same command again: the damaged part was removed and will be sent whole",
+    ),
     "platform-mismatch": (
         ExitCode.INCOMPATIBLE,
         "correct the node's platform in fleet.toml, or add this platform to release.toml",

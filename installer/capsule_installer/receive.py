@@ -1,0 +1,97 @@
+"""`capsule receive`: the wire side of staging. One stream in, a want and the result out.
+
+The stream is read once; nothing is kept in memory but the metadata and one frame.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+import click
+
+from capsule_installer.host import Host
+from capsule_installer.identity import require_node_key
+from capsule_installer.incoming import read_delivery
+from capsule_installer.processes import RealProcesses
+from capsule_installer.services.base import ServiceManager
+from capsule_installer.services.process import ProcessServices
+from capsule_installer.stage import Stage
+from capsule_installer.venv import Python, RealPython
+from capsule_manifest.envelope import Envelope, encode_record
+from capsule_manifest.errors import Refused
+from capsule_manifest.keys import b64encode
+from capsule_manifest.wire import Message, MessageType, read_messages
+
+__all__ = ["command", "receive"]
+
+_PROGRESS_MS: Final = 250
+
+
+@click.command(name="receive", epilog="Example: capsule receive < stream")
+@click.pass_obj
+def command(host: Host) -> None:
+    """Take a capsule from standard input, verify it and stage it."""
+    host.prepare()
+    processes = RealProcesses()
+    services = ProcessServices(
+        disk=host.disk,
+        layout=host.layout,
+        processes=processes,
+        script=f"{host.layout.recovery}/service-process.sh",
+    )
+    lock = host.take_lock()
+    try:
+        messages = read_messages(sys.stdin.buffer.read)
+        receive(host, messages, services=services, python=RealPython(processes))
+    finally:
+        lock.release()
+
+
+def receive(
+    host: Host, messages: Iterator[Message], *, services: ServiceManager, python: Python
+) -> Envelope:
+    """Stage what comes and report it; return the receipt. The caller holds the lock.
+
+    Raises:
+        Refused, Failed: whatever `read_delivery` and `Stage` raise.
+    """
+    signer = require_node_key(host.disk, host.layout)
+    delivery = read_delivery(host, messages)
+    stage = Stage(host, delivery, signer=signer, services=services, python=python)
+    host.reporter.record("want", stage.plan())
+    try:
+        _take_frames(host, messages, stage)
+        receipt = stage.finish()
+    finally:
+        stage.close()
+    counts = stage.counts()
+    host.reporter.record(
+        "staged",
+        {
+            "generation": delivery.generation,
+            "receipt": b64encode(encode_record(receipt)),
+            "objects": counts["objects"],
+            "content_bytes": counts["content_bytes"],
+            "reused_objects": counts["reused_objects"],
+            "took_ms": stage.took_ms,
+        },
+    )
+    return receipt
+
+
+def _take_frames(host: Host, messages: Iterator[Message], stage: Stage) -> None:
+    told_ms = host.clock.boot_ms()
+    for message in messages:
+        if message.type is MessageType.END:
+            return
+        if message.type is not MessageType.FRAME:
+            raise Refused(
+                "wire-malformed",
+                "only frames may follow the plan",
+                got=message.type.name,
+            )
+        frames, size_bytes = stage.take(message.body)
+        now_ms = host.clock.boot_ms()
+        if now_ms - told_ms >= _PROGRESS_MS:
+            told_ms = now_ms
+            host.reporter.record("progress", {"frames": frames, "bytes": size_bytes})
