@@ -9,8 +9,10 @@ import os
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
+from urllib.error import HTTPError
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -182,7 +184,12 @@ class UrlFetcher:
                             where=url,
                         )
                     stream.write(chunk)
-        except (OSError, ValueError) as error:
+                # A connection that ends early gives no error when it is read in pieces.
+                if answer.length:
+                    raise ConnectionError(f"{answer.length} bytes are missing")
+        except (OSError, ValueError, HTTPException) as error:
+            if isinstance(error, HTTPError):
+                error.close()  # it is the answer too, and holds the connection
             raise Failed(
                 "url-fetch-failed", "a file can't be fetched", got=error, where=url, retryable=True
             ) from error

@@ -11,13 +11,14 @@ fetches and replacement objects.
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, Final
+from typing import IO, BinaryIO, Final
 from weakref import finalize
 
 from capsule.builder.model import ComponentInput, External, InputEntry
@@ -30,6 +31,7 @@ __all__ = ["WorkTree", "open_work_tree", "source_input"]
 
 _TIMEOUT_S: Final = 120
 _BLOB_BYTES_MAX: Final = 2 * 1024**3
+_BLOB_IN_MEMORY_BYTES_MAX: Final = 16 * 1024**2
 _LINK_BYTES_MAX: Final = 4096
 _LFS_POINTER: Final = re.compile(rb"version https?://[^\n]*git-lfs[^\n]*/spec/v\d")
 _LFS_POINTER_BYTES_MAX: Final = 1024
@@ -199,7 +201,7 @@ def _entry(
         kind=kind,
         mode=permissions,
         size_bytes=size_bytes,
-        open=partial(blobs.open, blob),
+        open=partial(blobs.open, blob, size_bytes),
     )
 
 
@@ -251,13 +253,22 @@ class _Blobs:
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def open(self, blob: bytes) -> BinaryIO:
-        """Return a blob as a stream.
+    def open(self, blob: bytes, size_bytes: int) -> BinaryIO:
+        """Return a blob as a stream. A large one goes through a file, not through memory.
 
         Raises:
             Failed: `source-git-failed`.
         """
-        return BytesIO(self.read(blob))
+        if size_bytes <= _BLOB_IN_MEMORY_BYTES_MAX:
+            return BytesIO(self.read(blob))
+        stream = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
+        try:
+            _git(self._top, "cat-file", "blob", blob.decode(), output=stream)
+            stream.seek(0)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
     def read(self, blob: bytes) -> bytes:
         """Return a blob's bytes.
@@ -294,24 +305,30 @@ class _Blobs:
         return process
 
 
-def _git(folder: Path, *arguments: str, given: bytes = b"") -> bytes:
+def _git(
+    folder: Path, *arguments: str, given: bytes = b"", output: IO[bytes] | None = None
+) -> bytes:
+    """Run git and return what it prints, or write that to `output` and return nothing."""
     try:
         done = subprocess.run(
             ["git", *_OPTIONS, *arguments],
             cwd=folder,
             env=_environment(),
             input=given,
-            capture_output=True,
+            stdout=subprocess.PIPE if output is None else output,
+            stderr=subprocess.PIPE,
             timeout=_TIMEOUT_S,
             check=False,
         )
     except FileNotFoundError as error:
         raise _failed("git is not installed", folder, "no program git") from error
     except subprocess.TimeoutExpired as error:
-        raise _failed(f"git {arguments[0]} took longer than {_TIMEOUT_S} s", folder, "") from error
+        raise _failed(
+            f"git took longer than {_TIMEOUT_S} s", folder, " ".join(arguments)
+        ) from error
     if done.returncode:
-        raise _failed(f"git {arguments[0]} failed", folder, done.stderr.decode(errors="replace"))
-    return done.stdout
+        raise _failed("git failed", folder, done.stderr.decode(errors="replace"))
+    return done.stdout or b""
 
 
 def _environment() -> dict[str, str]:

@@ -34,13 +34,16 @@ _SIGNATURES: Final = ("RECORD.jws", "RECORD.p7s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheel:
-    """A checked wheel. `sha256` has the digest of each file; `dist_info` is its metadata folder."""
+    """A checked wheel. `sha256` has the digest of each file; `dist_info` is its metadata folder.
+
+    `requires_python` is empty if the wheel says nothing.
+    """
 
     pin: WheelPin
     view: ZipView
     dist_info: str
     sha256: Mapping[str, bytes]
-    requires_python: str | None
+    requires_python: str
     requires: tuple[Requirement, ...]
 
     def read_metadata(self, name: str) -> bytes | None:
@@ -64,8 +67,9 @@ def read_wheel(path: Path, pin: WheelPin) -> Wheel:
     view = ZipView(path)
     dist_info = _find_dist_info(view, pin)
     wheel = _headers(view, f"{dist_info}/WHEEL", pin)
-    if not wheel.get("Wheel-Version", "").startswith("1."):
-        raise _bad_metadata("an unknown wheel format", "1.x", wheel.get("Wheel-Version"), pin)
+    wheel_version = str(wheel.get("Wheel-Version", "none"))
+    if not wheel_version.startswith("1."):
+        raise _bad_metadata("an unknown wheel format", "1.x", wheel_version, pin)
     metadata = _headers(view, f"{dist_info}/METADATA", pin)
     _check_identity(metadata, pin)
     return Wheel(
@@ -73,7 +77,7 @@ def read_wheel(path: Path, pin: WheelPin) -> Wheel:
         view=view,
         dist_info=dist_info,
         sha256=MappingProxyType(_check_record(view, dist_info, pin)),
-        requires_python=metadata.get("Requires-Python"),
+        requires_python=str(metadata.get("Requires-Python", "")),
         requires=_requires(metadata, pin),
     )
 

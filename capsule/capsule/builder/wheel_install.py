@@ -224,7 +224,8 @@ def _console_scripts(wheel: Wheel) -> Iterator[_Installed]:
     if raw is None:
         return
     file = wheel.pin.file
-    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    # A section for defaults would add its launchers to every group; no file can name this one.
+    parser = configparser.RawConfigParser(delimiters=("=",), default_section="\n")
     # A launcher's name keeps its case.
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     try:

@@ -132,7 +132,7 @@ def check_file(file: str, name: str, version: str, target: Target, *, where: str
         raise Refused(
             "wheel-name-invalid", "a file is not named as a wheel is", got=file, where=where
         ) from error
-    if file_name != name or file_version != Version(version):
+    if file_name != name or not _is_version(file_version, version):
         raise Refused(
             "wheel-name-invalid",
             "a wheel is of another distribution or version",
@@ -219,9 +219,10 @@ def pinned(wanted: Sequence[Wanted], pins: Sequence[WheelPin]) -> tuple[Wanted, 
 
 
 def make_pin(item: Wanted, file: str, sha256: str, size_bytes: int) -> WheelPin:
-    """Return the pin of a wheel that was checked against `item`."""
+    """Return the pin of a wheel that was checked against `item`, with the version of its name."""
+    _, version, _, _ = parse_wheel_filename(file)
     return WheelPin(
-        name=item.name, version=item.version, file=file, sha256=sha256, size_bytes=size_bytes
+        name=item.name, version=str(version), file=file, sha256=sha256, size_bytes=size_bytes
     )
 
 
@@ -320,12 +321,21 @@ def _pinned_version(requirement: Requirement, where: str) -> str:
     )
 
 
+def _is_version(version: Version, pinned_version: str) -> bool:
+    """Say whether a file of `version` answers `==pinned_version`: `1.0+cpu` answers `==1.0` too.
+
+    Source: the version specifiers specification, "Version matching".
+    """
+    asked = Version(pinned_version)
+    return version == asked or (asked.local is None and Version(version.public) == asked)
+
+
 def _is_of(file: str, wanted: Wanted) -> bool:
     try:
         name, version, _, _ = parse_wheel_filename(file)
     except InvalidWheelFilename:
         return False
-    return name == wanted.name and version == Version(wanted.version)
+    return name == wanted.name and _is_version(version, wanted.version)
 
 
 def _is_sdist_of(file: str, wanted: Wanted) -> bool:

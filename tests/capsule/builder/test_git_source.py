@@ -228,6 +228,13 @@ def test_an_entry_can_be_read_again_and_git_ends_with_the_last_one(repository):
     assert not children() & started
 
 
+def test_a_large_file_is_read_whole(repository):
+    large = bytes(range(256)) * 70_000
+    repository.commit({"large.bin": large})
+    (entry,) = entries_of(repository.folder)
+    assert (entry.size_bytes, content(entry)) == (len(large), large)
+
+
 def children():
     """Return the ids of the `git cat-file` processes that this one has started."""
     found = set()

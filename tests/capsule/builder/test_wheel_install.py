@@ -221,6 +221,18 @@ def test_a_launcher_can_not_be_written_outside_bin(tmp_path):
     assert refusal(installed, item).error_id == "path-invalid"
 
 
+def test_a_section_of_defaults_makes_no_launcher(tmp_path):
+    item = wheel(tmp_path, entry_points="[DEFAULT]\nx = y:z\n[console_scripts]\na = b:c\n")
+    assert {path for path in installed(item) if path.startswith("bin/")} == {"bin/a"}
+
+
+def test_metadata_that_is_not_ascii_is_read(tmp_path):
+    metadata = "Author: Zoë\nRequires-Python: >=3.8\n"
+    assert wheel(tmp_path, metadata=metadata).requires_python == ">=3.8"
+    odd = {"demo-1.0.dist-info/WHEEL": "Wheel-Version: Zoë\n".encode()}
+    assert refusal(wheel, tmp_path, files=odd).error_id == "wheel-metadata-invalid"
+
+
 def test_names_of_launchers_keep_their_case(tmp_path):
     item = wheel(tmp_path, entry_points="[console_scripts]\nDemo = demo:main\n")
     assert "bin/Demo" in installed(item)

@@ -144,6 +144,15 @@ def test_a_wheel_tag_newer_than_the_hosts_glibc_is_refused_with_both():
     assert "2.40" in caught.value.got
 
 
+def test_a_local_version_answers_the_public_one_and_not_the_other_way_round():
+    check_file("demo-1.0+cpu-py3-none-any.whl", "demo", "1.0", target(), where="")
+    check_file("demo-1.0+cpu-py3-none-any.whl", "demo", "1.0+cpu", target(), where="")
+    for file, version in (("demo-1.0", "1.0+cpu"), ("demo-1.0+cpu", "1.0+cuda")):
+        with pytest.raises(Refused) as caught:
+            check_file(f"{file}-py3-none-any.whl", "demo", version, target(), where="")
+        assert caught.value.error_id == "wheel-name-invalid"
+
+
 @pytest.mark.parametrize(
     ("files", "error_id", "shown"),
     [
