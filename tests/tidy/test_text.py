@@ -14,7 +14,7 @@ HOSTS = re.compile(
 )
 # Written in pieces, so that this file passes its own test.
 REGISTRIES = ["py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "crates" + ".io"]
-PLACES = ["/" + "work/", "/" + "root/", "/tmp/" + "brief", "/opt/" + "pypi", "/opt/" + "wheels"]
+PLACES = ["/" + "work/", "/tmp/" + "brief", "/opt/" + "pypi", "/opt/" + "wheels"]
 UNFINISHED = ["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]
 
 
