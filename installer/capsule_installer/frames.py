@@ -87,7 +87,7 @@ def plan_frames(
         kept_bytes = _kept_bytes(disk, layout, spot, starts, listing.frames)
         if kept_bytes:
             kept[spot.object] = kept_bytes
-    planned |= missing.keys()
+    planned.update(missing)
     return FramePlan(
         frames=listing.frames,
         starts=tuple(starts),

@@ -12,9 +12,9 @@ __all__ = ["fails_with"]
 
 
 @contextmanager
-def fails_with(error_id: str) -> Iterator[None]:
+def fails_with(error_id: str) -> Iterator[pytest.ExceptionInfo[CapsuleError]]:
     """Assert that the block fails with `error_id`, and that the table has a row for it."""
     with pytest.raises(CapsuleError) as caught:
-        yield
+        yield caught
     assert caught.value.error_id == error_id, str(caught.value)
     assert error_id in ROWS
