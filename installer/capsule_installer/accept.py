@@ -113,9 +113,7 @@ def start_supervisor(effects: Effects, op: OpFolder, program: Sequence[str]) -> 
     """
     if op.has(OpFile.INTENT) or op.result() is not None:
         return
-    facts = effects.processes.start_detached(
-        [*program, "supervise", op.op_id], log=f"{effects.layout.run}/supervisor.log"
-    )
+    facts = effects.supervisors.start(op.op_id, [*program, "supervise", op.op_id])
     op.note(OpFile.SUPERVISOR, f"{facts.pid} {facts.started_ticks}\n".encode())
 
 

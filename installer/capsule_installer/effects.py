@@ -16,6 +16,7 @@ from capsule_installer.processes import Processes
 from capsule_installer.prove import Prover
 from capsule_installer.receipts import ReceiptChain
 from capsule_installer.services.base import ServiceManager
+from capsule_installer.services.detached import Supervisors
 from capsule_installer.state import HostState
 from capsule_installer.timers import Timers
 from capsule_installer.worker import Worker
@@ -72,6 +73,7 @@ class Effects:
     node: str
     services: ServiceManager
     processes: Processes
+    supervisors: Supervisors
     timers: Timers
     prover: Prover
     worker: Worker

@@ -13,6 +13,7 @@ from capsule_installer.disk import FileKind
 from capsule_installer.host import Host
 from capsule_installer.identity import load_node_key
 from capsule_installer.runtime import running_runtime
+from capsule_installer.services.choice import manager_name
 from capsule_manifest.canonical import JsonValue
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.keys import b64encode
@@ -72,8 +73,7 @@ def hello(host: Host) -> dict[str, JsonValue]:
         "open_op": state.open_op(),
         "hold": state.is_held(),
         "guard_levels": ["L0"],
-        # A folder has no systemd; the real host's manager is chosen where units are installed.
-        "service_manager": "process",
+        "service_manager": manager_name(disk, layout),
         "partial_bytes": _partial_bytes(host),
     }
 

@@ -13,7 +13,10 @@ from typing import Final
 from capsule_manifest.digest import ObjectId
 from capsule_manifest.errors import Refused
 
-__all__ = ["Layout", "make_layout"]
+__all__ = ["BOOT_UNIT", "Layout", "make_layout"]
+
+BOOT_UNIT: Final = "capsule-boot.service"
+"""The unit that runs rescue at boot, before every managed unit."""
 
 # Unit files and shell programs hold the root: what would need quoting in one of them is refused.
 _ROOT: Final = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._+@:,=~-]+)+")

@@ -6,33 +6,49 @@ from typing import Final
 from capsule_installer.clock import BootClock
 from capsule_installer.disk import Disk
 from capsule_installer.effects import Effects, FolderAccounts, HostAccounts
-from capsule_installer.fsops import replace_file
+from capsule_installer.fsops import make_dirs, replace_file, switch_link
 from capsule_installer.identity import require_node_key
-from capsule_installer.layout import Layout
+from capsule_installer.layout import BOOT_UNIT, Layout
 from capsule_installer.processes import RealProcesses
 from capsule_installer.prove import ProbeHttp, ServiceProver
 from capsule_installer.receipts import ReceiptChain
-from capsule_installer.services.process import ProcessServices
+from capsule_installer.services.choice import (
+    make_services,
+    make_supervisors,
+    make_timers,
+    manager_name,
+)
 from capsule_installer.state import HostState
-from capsule_installer.timers import ProcessTimers
 from capsule_installer.worker import StepWorker
 
 __all__ = ["place_rescue", "real_effects"]
 
-_RESCUE_FILES: Final = ("rescue.sh", "service-process.sh")
+_RESCUE_FILES: Final = ("rescue.sh", "service-process.sh", "service-systemd.sh")
 _SCRIPT_BYTES_MAX: Final = 1024 * 1024
 
 
 def place_rescue(disk: Disk, layout: Layout) -> None:
     """Copy the shell programs outside every generation, durable, before any op needs them.
 
+    A host with systemd also gets the unit that runs them at boot. It is read at the next boot, so
+    nothing is reloaded here.
+
     Raises: `disk-*`.
     """
     for name in _RESCUE_FILES:
-        data = files("capsule_installer").joinpath("shell", name).read_bytes()
-        path = f"{layout.recovery}/{name}"
-        if disk.stat(path) is None or disk.read(path, _SCRIPT_BYTES_MAX) != data:
-            replace_file(disk, path, data, 0o755)
+        _place(disk, name, f"{layout.recovery}/{name}", 0o755)
+    if manager_name(disk, layout) == "systemd":
+        _place(disk, BOOT_UNIT, f"{layout.units}/{BOOT_UNIT}", 0o644)
+        wants = f"{layout.units}/sysinit.target.wants"
+        if disk.stat(f"{wants}/{BOOT_UNIT}") is None:
+            make_dirs(disk, wants, 0o755)
+            switch_link(disk, f"{wants}/{BOOT_UNIT}", f"../{BOOT_UNIT}")
+
+
+def _place(disk: Disk, name: str, path: str, mode: int) -> None:
+    data = files("capsule_installer").joinpath("shell", name).read_bytes()
+    if disk.stat(path) is None or disk.read(path, _SCRIPT_BYTES_MAX) != data:
+        replace_file(disk, path, data, mode)
 
 
 def real_effects(disk: Disk, layout: Layout) -> Effects:
@@ -46,12 +62,7 @@ def real_effects(disk: Disk, layout: Layout) -> Effects:
     state = HostState(disk, layout)
     clock = BootClock()
     processes = RealProcesses()
-    services = ProcessServices(
-        disk=disk,
-        layout=layout,
-        processes=processes,
-        script=f"{layout.recovery}/service-process.sh",
-    )
+    services = make_services(disk, layout, processes)
     return Effects(
         disk=disk,
         layout=layout,
@@ -61,7 +72,8 @@ def real_effects(disk: Disk, layout: Layout) -> Effects:
         node=state.require_enrolment().node,
         services=services,
         processes=processes,
-        timers=ProcessTimers(layout=layout, processes=processes),
+        supervisors=make_supervisors(layout, processes, services),
+        timers=make_timers(layout, processes, services, clock),
         prover=ServiceProver(
             services=services, processes=processes, clock=clock, probe=ProbeHttp()
         ),

@@ -14,7 +14,7 @@ from capsule_installer.identity import require_node_key
 from capsule_installer.incoming import read_delivery
 from capsule_installer.processes import RealProcesses
 from capsule_installer.services.base import ServiceManager
-from capsule_installer.services.process import ProcessServices
+from capsule_installer.services.choice import make_services
 from capsule_installer.stage import Stage
 from capsule_installer.venv import Python, RealPython
 from capsule_manifest.envelope import Envelope, encode_record
@@ -33,12 +33,7 @@ def command(host: Host) -> None:
     """Take a capsule from standard input, verify it and stage it."""
     host.prepare()
     processes = RealProcesses()
-    services = ProcessServices(
-        disk=host.disk,
-        layout=host.layout,
-        processes=processes,
-        script=f"{host.layout.recovery}/service-process.sh",
-    )
+    services = make_services(host.disk, host.layout, processes)
     lock = host.take_lock()
     try:
         messages = read_messages(sys.stdin.buffer.read)

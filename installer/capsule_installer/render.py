@@ -11,7 +11,7 @@ Source: ADR 0080; systemd.syntax(7); systemd.unit(5).
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from capsule_installer.layout import Layout
+from capsule_installer.layout import BOOT_UNIT, Layout
 from capsule_manifest.digest import CapsuleId
 from capsule_manifest.errors import Refused
 from capsule_manifest.release import Component, Release
@@ -73,8 +73,10 @@ def unit_addition(
     """Return what is added to the unit of a given name."""
     unit_lines = ["[Unit]", f"ConditionPathExists=!{layout.hold}"]
     if not layout.root:
-        # Below a folder there is no mount to wait for.
+        # Below a folder there is no mount to wait for, and nothing starts by itself at boot.
         unit_lines.append(f"RequiresMountsFor={layout.opt} {layout.var}")
+        # Ordered and not required: a rescue that fails keeps units down by the hold file.
+        unit_lines.append(f"After={BOOT_UNIT}")
     service_lines = [
         "[Service]",
         f"Environment=CAPSULE_ID={capsule} CAPSULE_GENERATION={generation}",

@@ -160,8 +160,13 @@ check_units() {
 names_back() {
     [ -e "$state/hold" ] || ln "$op/hold" "$state/hold" || return 1
     sync "$state" || return 1
-    # Nothing was stopped before `stopping`; after a reboot nothing runs.
-    if [ -e "$op/stopping" ] || [ "$mode" = boot ]; then stop_units || return 1; fi
+    # Nothing was stopped before `stopping`; after a reboot it says nothing. At a boot systemd has
+    # started no managed unit yet, and to stop one now would take back that it starts it later.
+    if [ "$mode" = boot ]; then
+        [ "$manager" = systemd ] || stop_units || return 1
+    elif [ -e "$op/stopping" ]; then
+        stop_units || return 1
+    fi
     apply "$op/restore.plan" && sync_folders "$op/restore.plan" && service reload -
 }
 
@@ -207,6 +212,18 @@ restore() {
     return 61
 }
 
+# Succeed when an op of systemd's began in this boot: its own timers watch it, and somebody who
+# starts a target by hand, and the boot unit with it, must not undo it.
+is_of_this_boot() {
+    { read -r manager < "$op/manager"; } 2> /dev/null || return 1
+    [ "$manager" = systemd ] || return 1
+    read -r boot_id < /proc/sys/kernel/random/boot_id
+    line=''
+    { read -r line < "$op/summary"; } 2> /dev/null
+    case $line in *"\"boot_id\":\"$boot_id\""*) return 0 ;; esac
+    return 1
+}
+
 usage() {
     sed -n 's/^#   //p' "$0" >&2
     exit 2
@@ -217,7 +234,7 @@ case $#:${2-}:${3-} in
         mode=boot code=0
         for name in $(ls "$state/state/ops" 2> /dev/null); do
             op=$state/state/ops/$name
-            is_settled || restore || code=$?
+            is_settled || is_of_this_boot || restore || code=$?
         done
         exit "$code"
         ;;
