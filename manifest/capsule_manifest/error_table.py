@@ -176,7 +176,7 @@ _FORMATS: dict[str, tuple[ExitCode, str]] = {
 _INPUTS: dict[str, tuple[ExitCode, str]] = {
     "archive-refused": (ExitCode.INTEGRITY, "don't use the archive; get another build of it"),
     "cache-failed": (ExitCode.SPACE, "make the cache folder writable, or set XDG_CACHE_HOME"),
-    "lock-invalid": (ExitCode.USAGE, "write it again with `capsule lock`"),
+    "lock-invalid": (ExitCode.USAGE, "write it again with `capsule lock --refresh`"),
     "lock-missing": (ExitCode.USAGE, "run `capsule lock` and commit release.lock"),
     "lock-stale": (ExitCode.USAGE, "run `capsule lock` and commit release.lock"),
     "marker-unknowable": (ExitCode.USAGE, "lock without that marker, or remove the requirement"),

@@ -17,7 +17,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from capsule.builder.config_document import ReleaseDocument, issues_of
+from capsule.builder.config_document import ReleaseDocument
+from capsule.builder.config_issues import Issue, issues_of
 from capsule.builder.config_values import (
     ComponentSource,
     FilesSource,
@@ -130,7 +131,7 @@ def release_schema() -> dict[str, object]:
     return ReleaseDocument.model_json_schema()
 
 
-def _validate(value: object) -> tuple[ReleaseDocument | None, list[tuple[str, str, str, str]]]:
+def _validate(value: object) -> tuple[ReleaseDocument | None, list[Issue]]:
     try:
         document = ReleaseDocument.model_validate(value)
     except ValidationError as error:
@@ -138,12 +139,13 @@ def _validate(value: object) -> tuple[ReleaseDocument | None, list[tuple[str, st
     return document, document.check()
 
 
-def _all_issues(issues: list[tuple[str, str, str, str]], where: str) -> Refused:
+def _all_issues(issues: list[Issue], where: str) -> Refused:
     """Return the first issue as the error and the others as its chain of causes."""
     errors = []
-    for number, (path, what, expected, got) in enumerate(issues, 1):
+    for number, issue in enumerate(issues, 1):
         count = f" (issue {number} of {len(issues)})" if len(issues) > 1 else ""
-        errors.append(_invalid(what + count, expected, got, f"{where}: {path}" if path else where))
+        place = f"{where}: {issue.path}" if issue.path else where
+        errors.append(_invalid(issue.what + count, issue.expected, issue.got, place))
     for error, cause in pairwise(errors):
         error.__cause__ = cause
     return errors[0]

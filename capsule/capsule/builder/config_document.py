@@ -15,10 +15,10 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
-    ValidationError,
     model_validator,
 )
 
+from capsule.builder.config_issues import Issue
 from capsule.builder.config_values import (
     FilesSource,
     GitSource,
@@ -47,9 +47,8 @@ from capsule_manifest.release import (
     Role,
 )
 
-__all__ = ["ReleaseDocument", "issues_of"]
+__all__ = ["ReleaseDocument"]
 
-_VALUE_CHARACTERS_MAX = 80
 # Folders that the host makes in a generation beside the components.
 _TAKEN_NAMES: Final = frozenset({"units", "files", "seal.json"})
 _FILE_MODES: Final = ("0600", "0640", "0644", "0700", "0750", "0755")
@@ -356,35 +355,35 @@ class ReleaseDocument(_Document):
     roles: Annotated[dict[Name, RoleDocument], Field(min_length=1)]
     budgets: BudgetsDocument = Field(default_factory=BudgetsDocument)
 
-    def check(self) -> list[tuple[str, str, str, str]]:
-        """Return what is wrong between tables: path, what, expected, got."""
+    def check(self) -> list[Issue]:
+        """Return what is wrong between tables."""
         return [*self._check_names(), *self._check_references(), *self._check_twice()]
 
-    def _check_names(self) -> Iterator[tuple[str, str, str, str]]:
+    def _check_names(self) -> Iterator[Issue]:
         for name in self.components:
             if name in _TAKEN_NAMES or name.startswith("runtime-"):
-                yield (
+                yield Issue(
                     f"components.{name}",
                     "the name is taken by the host",
                     f"another name than {', '.join(sorted(_TAKEN_NAMES))} or runtime-…",
                     repr(name),
                 )
 
-    def _check_references(self) -> Iterator[tuple[str, str, str, str]]:
+    def _check_references(self) -> Iterator[Issue]:
         platforms = f"one of {', '.join(self.platforms)}"
         for name, component in self.components.items():
             for index, platform in enumerate(component.platforms):
                 if platform not in self.platforms:
                     path = f"components.{name}.platforms[{index}]"
-                    yield path, "the platform is unknown", platforms, repr(platform)
+                    yield Issue(path, "the platform is unknown", platforms, repr(platform))
         components = f"one of {', '.join(self.components)}"
         for name, role in self.roles.items():
             for index, component_name in enumerate(role.components):
                 if component_name not in self.components:
                     path = f"roles.{name}.components[{index}]"
-                    yield path, "the component is unknown", components, repr(component_name)
+                    yield Issue(path, "the component is unknown", components, repr(component_name))
 
-    def _check_twice(self) -> Iterator[tuple[str, str, str, str]]:
+    def _check_twice(self) -> Iterator[Issue]:
         lists = {f"components.{n}.platforms": c.platforms for n, c in self.components.items()}
         lists |= {f"roles.{n}.components": role.components for n, role in self.roles.items()}
         for name, component in self.components.items():
@@ -394,50 +393,15 @@ class ReleaseDocument(_Document):
                 for index, unit in enumerate(names):
                     if not UNIT_NAME.fullmatch(unit):
                         path = f"components.{name}.units[{index}].file"
-                        yield path, "this is no unit's name", "such as hello.service", repr(unit)
+                        yield Issue(
+                            path, "this is no unit's name", "such as hello.service", repr(unit)
+                        )
             elif isinstance(component, FilesDocument):
                 lists[f"components.{name}.files"] = [item.target for item in component.files]
         for path, values in lists.items():
             twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
-                yield path, "a value is listed twice", "each once", ", ".join(twice)
-
-
-def issues_of(error: ValidationError) -> list[tuple[str, str, str, str]]:
-    """Return all issues that pydantic found: path, what, expected, got."""
-    issues = []
-    for item in error.errors(include_url=False):
-        place = item["loc"]
-        # pydantic adds the kind that it chose for a component; the document has no such level.
-        if place[:1] == ("components",):
-            place = place[:2] + place[3:]
-        path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place)[1:]
-        match item["type"]:
-            case "missing":
-                issue = ("a value is missing", "a value", "nothing")
-            case "extra_forbidden":
-                issue = ("the key is unknown", "only documented keys", _shown(place[-1]))
-            case "string_pattern_mismatch":
-                pattern = item["ctx"]["pattern"].removeprefix("^").removesuffix("$")
-                issue = ("a value is wrong", f"text that matches {pattern}", _shown(item["input"]))
-            case "union_tag_invalid" | "union_tag_not_found":
-                path += ".kind"
-                tags = item["ctx"].get("expected_tags", "a kind of component")
-                issue = ("the kind is unknown", tags, _shown(item["ctx"].get("tag", "nothing")))
-            case _:
-                message = item["msg"].removeprefix("Value error, ")
-                issue = ("a value is wrong", _expected(message), _shown(item["input"]))
-        issues.append((path, *issue))
-    return issues
-
-
-def _expected(message: str) -> str:
-    return message.removeprefix("Input should be ").removeprefix("Input should ")
-
-
-def _shown(value: object) -> str:
-    text = repr(value) if isinstance(value, str | int | float | bool) else type(value).__name__
-    return text if len(text) <= _VALUE_CHARACTERS_MAX else text[:_VALUE_CHARACTERS_MAX] + "…"
+                yield Issue(path, "a value is listed twice", "each once", ", ".join(twice))
 
 
 def _milliseconds(seconds: float) -> int:

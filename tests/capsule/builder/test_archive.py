@@ -105,9 +105,7 @@ def test_a_planted_symlink_that_escapes_is_refused(tmp_path, target):
     assert refusal(tmp_path, raw).error_id == "link-escapes"
 
 
-@pytest.mark.parametrize(
-    "kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, b"9"]
-)
+@pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, b"9"])
 def test_a_special_file_is_refused(tmp_path, kind):
     assert refusal(tmp_path, tar(member("dev", b"", type=kind))).error_id == "archive-refused"
 
