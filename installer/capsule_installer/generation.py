@@ -19,7 +19,7 @@ from capsule_manifest.digest import ObjectId
 from capsule_manifest.release import ComponentKind
 from capsule_manifest.tree import Entry, EntryKind, Tree
 
-__all__ = ["LINKED_KINDS", "Problem", "disk_mode", "problems_of", "realise"]
+__all__ = ["LINKED_KINDS", "Problem", "disk_mode", "is_whole", "problems_of", "realise"]
 
 LINKED_KINDS: Final = frozenset(
     {
@@ -89,6 +89,30 @@ def problems_of(disk: Disk, tree: Tree, folder: str) -> Iterator[Problem]:
             yield Problem(path=path, what=what)
 
 
+def is_whole(disk: Disk, store: ObjectStore | None, tree: Tree, folder: str) -> bool:
+    """Say whether `folder` holds `tree`, as far as that is known without hashing links.
+
+    A file with another name is a link to an object, and right if that object is still held: damaged
+    ones are taken out of the store by `capsule verify --quarantine`. A file with one name is a copy
+    that nothing else vouches for, so it is hashed. Without a store all files are such.
+
+    Raises: `disk-*`.
+    """
+    for entry in tree.entries:
+        path = f"{folder}/{entry.path}"
+        found = disk.stat(path)
+        if found is None or _problem(disk, entry, path, found) is not None:
+            return False
+        if entry.object is None:
+            continue
+        if found.links > 1 and store is not None:
+            if store.find(entry.object, entry.size_bytes) is None:
+                return False
+        elif hash_file(disk, path) != entry.object:
+            return False
+    return True
+
+
 def _problem(disk: Disk, entry: Entry, path: str, found: FileStat | None) -> str | None:
     if found is None:
         return "missing"
@@ -131,6 +155,8 @@ def _make_file(
     if found is not None:
         shared = disk.stat(source)
         if shared is not None and found.inode == shared.inode and mode in _SHARED_MODES:
+            if found.mode != mode:
+                disk.chmod(path, mode)
             return
         if _is_right_copy(disk, path, found, mode, entry.object):
             return

@@ -13,16 +13,16 @@ from typing import Final
 
 from capsule_installer.frames import FramePlan, FrameSink, part_path, plan_frames
 from capsule_installer.fsops import remove_tree, replace_file
-from capsule_installer.generation import LINKED_KINDS, problems_of, realise
+from capsule_installer.generation import LINKED_KINDS, realise
 from capsule_installer.host import Host
 from capsule_installer.incoming import Delivery
+from capsule_installer.present import BYTECODE, RUNTIME_BYTECODE, is_as_staged
 from capsule_installer.rehearse import modules_of, rehearse
 from capsule_installer.render import TEXT_BYTES_MAX, node_values, render, unit_addition
 from capsule_installer.runtime import adopt_runtime, runtime_name
 from capsule_installer.seal import (
     StageFacts,
     put_file,
-    read_listing,
     seal_generation,
     stage_receipt,
     trusted_objects,
@@ -31,7 +31,7 @@ from capsule_installer.seal import (
 from capsule_installer.services.base import ServiceManager
 from capsule_installer.space import check_space
 from capsule_installer.store import ObjectStore
-from capsule_installer.venv import Python, bytecode_tree, make_venv, venv_settings
+from capsule_installer.venv import Python, bytecode_tree, make_venv
 from capsule_manifest.canonical import JsonValue
 from capsule_manifest.digest import ObjectId, blake3_text, object_id
 from capsule_manifest.envelope import Envelope
@@ -44,8 +44,6 @@ from capsule_manifest.tree import Tree, encode_tree
 __all__ = ["Stage"]
 
 _COMPILED_KINDS: Final = frozenset({ComponentKind.SOURCE, ComponentKind.WHEELS})
-_BYTECODE: Final = "bytecode"
-_RUNTIME_BYTECODE: Final = "runtime-bytecode"
 
 
 class Stage:
@@ -78,7 +76,9 @@ class Stage:
             host.disk, host.layout, trusted_objects(host, markers, self._trees)
         )
         self._marker = self._present_marker(markers)
-        self._is_whole = self._marker is not None and self._check_whole(self._marker)
+        self._is_whole = self._marker is not None and is_as_staged(
+            host, delivery, self._marker, self._store
+        )
         self._plans: dict[ObjectId, FramePlan] = {}
         self._sink = FrameSink(host.disk, host.layout, self._store, {})
         self.took_ms = 0
@@ -240,8 +240,8 @@ class Stage:
                     self._layout.runtimes,
                     {runtime_name(component.tree): self._trees[component.tree]},
                 )
-                derived[_RUNTIME_BYTECODE] = self._keep_listing(listing)
-        derived[_BYTECODE] = self._keep_listing(bytecode_tree(self._disk, self._folder, compiled))
+                derived[RUNTIME_BYTECODE] = self._keep_listing(listing)
+        derived[BYTECODE] = self._keep_listing(bytecode_tree(self._disk, self._folder, compiled))
         return derived
 
     def _keep_listing(self, tree: Tree) -> ObjectId:
@@ -343,46 +343,6 @@ class Stage:
                 got=marker.capsule,
             )
         return marker
-
-    def _check_whole(self, marker: Marker) -> bool:
-        if marker.trees != self._roots:
-            return False
-        for component in self._delivery.components:
-            tree = self._trees[component.tree]
-            if component.kind is ComponentKind.RUNTIME:
-                folder = self._runtime(component)
-            elif component.kind in LINKED_KINDS:
-                folder = f"{self._folder}/{component.name}"
-            else:
-                continue
-            if next(problems_of(self._disk, tree, folder), None) is not None:
-                return False
-        return self._has_derived(marker)
-
-    def _has_derived(self, marker: Marker) -> bool:
-        for path, digest in marker.derived.items():
-            if path in {_BYTECODE, _RUNTIME_BYTECODE}:
-                tree = read_listing(self._host, digest)
-                folder = self._folder if path == _BYTECODE else self._layout.runtimes
-                if tree is None or any(True for _ in problems_of(self._disk, tree, folder)):
-                    return False
-                continue
-            try:
-                data = self._disk.read(f"{self._folder}/{path}", TEXT_BYTES_MAX)
-            except FileNotFoundError:
-                return False
-            if object_id(data) != digest:
-                return False
-        return self._same_interpreter(marker)
-
-    def _same_interpreter(self, marker: Marker) -> bool:
-        python = self._delivery.release.platforms[self._delivery.begin.platform].python
-        expected = object_id(venv_settings(self._delivery.interpreter, python))
-        return all(
-            marker.derived.get(f"{component.name}/pyvenv.cfg") == expected
-            for component in self._delivery.components
-            if component.kind is ComponentKind.WHEELS
-        )
 
     def _says(self, derived: Mapping[str, ObjectId]) -> bool:
         if self._marker is None:

@@ -19,7 +19,7 @@ from capsule_installer.store import hash_file
 from capsule_manifest.errors import Failed
 from capsule_manifest.tree import Entry, EntryKind, Tree, build_tree
 
-__all__ = ["Python", "RealPython", "bytecode_tree", "make_venv", "venv_settings"]
+__all__ = ["Python", "RealPython", "bytecode_tree", "make_venv", "venv_links", "venv_settings"]
 
 _COMPILE_LIMIT_MS: Final = 900_000
 _REHEARSE_LIMIT_MS: Final = 120_000
@@ -110,10 +110,15 @@ def make_venv(disk: Disk, folder: str, *, interpreter: str, python: str) -> byte
         writer.write(settings)
     if disk.stat(f"{folder}/bin") is None:
         disk.mkdir(f"{folder}/bin", 0o755)
-    for name, target in (("python", interpreter), ("python3", "python")):
-        remove_tree(disk, f"{folder}/bin/{name}")
-        disk.symlink(target, f"{folder}/bin/{name}")
+    for name, target in venv_links(interpreter).items():
+        remove_tree(disk, f"{folder}/{name}")
+        disk.symlink(target, f"{folder}/{name}")
     return settings
+
+
+def venv_links(interpreter: str) -> dict[str, str]:
+    """Return the links of a venv and their targets, by path in the wheels tree."""
+    return {"bin/python": interpreter, "bin/python3": "python"}
 
 
 def bytecode_tree(disk: Disk, folder: str, trees: dict[str, Tree]) -> Tree:
