@@ -97,9 +97,12 @@ class Target:
             return WheelFit(rank=min(ranks))
         got = ", ".join(sorted(str(tag) for tag in known))
         ours = tuple(int(part) for part in self.platform.glibc.split("."))
+        # A wheel for another Python doesn't fit whatever the host's glibc is.
+        interpreters = {(tag.interpreter, tag.abi) for tag in self.ranks}
+        candidates = [tag for tag in known if (tag.interpreter, tag.abi) in interpreters]
         newer = [
             glibc
-            for glibc, machine in _needed_glibc(known)
+            for glibc, machine in _needed_glibc(candidates)
             if machine == self.platform.machine and glibc > ours
         ]
         if newer:

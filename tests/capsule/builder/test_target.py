@@ -52,6 +52,11 @@ def test_a_wheel_tag_newer_than_the_hosts_glibc_does_not_fit_and_both_are_shown(
     assert "2.34" in fit.got
 
 
+def test_a_wheel_for_another_python_is_not_said_to_need_a_newer_glibc():
+    fit = target(glibc="2.31").fit(parse_tag("cp310-cp310-manylinux_2_34_x86_64"))
+    assert "another platform or Python" in fit.reason
+
+
 def test_of_two_fitting_wheels_the_one_for_the_newer_glibc_is_better_than_pure_python():
     ranks = [
         target().fit(parse_tag(tag)).rank
