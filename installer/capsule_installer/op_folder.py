@@ -119,15 +119,16 @@ class OpFolder:
             return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a new file in a folder that has no intent yet; its name is not durable."""
-        path = f"{self.path}/{name}"
-        if self._disk.stat(path) is not None:
-            # Left by an acceptance that was stopped before the intent; never trusted.
-            self._disk.unlink(path)
-        with self._disk.create(path, 0o600) as writer:
+        """Write a file whole or not at all; its name is not durable yet."""
+        temporary = f"{self.path}/.{name}.tmp"
+        if self._disk.stat(temporary) is not None:
+            # Left by a stop; its content is unknown.
+            self._disk.unlink(temporary)
+        with self._disk.create(temporary, 0o600) as writer:
             writer.write(data)
             # All of it is read after a power cut, by programs that can't ask again.
             writer.fsync("op file's data")
+        self._disk.rename(temporary, f"{self.path}/{name}")
 
     def accept(self, record: bytes) -> None:
         """Remember the order; durable, so that repeating it after a power cut is known."""

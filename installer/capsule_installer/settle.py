@@ -6,10 +6,12 @@ before anything else is done, so that the chain of receipts keeps its order.
 """
 
 from capsule_installer.effects import Effects
+from capsule_installer.fsops import remove_tree
 from capsule_installer.journal import finished_steps, read_journal
 from capsule_installer.names import apply_names, sync_names
 from capsule_installer.op_folder import OpFile, OpFolder, Result, list_ops
 from capsule_installer.outcome import carried_receipt, make_receipt
+from capsule_installer.switch_plan import NameOperation
 from capsule_manifest.errors import Failed
 from capsule_manifest.orders import decode_order
 from capsule_manifest.records import Receipt
@@ -17,6 +19,7 @@ from capsule_manifest.records import Receipt
 __all__ = ["RECEIPT_RESULTS", "find_receipt", "require_no_open_op", "settle_all", "settle_op"]
 
 _RECENT_RECEIPTS = 1000
+_RELOAD_MS = 10_000
 
 RECEIPT_RESULTS = {
     Result.COMMITTED: "committed",
@@ -33,9 +36,14 @@ def settle_all(effects: Effects) -> list[OpFolder]:
 
     The caller holds the host's lock. Raises: `disk-*`, `record-chain-broken`.
     """
-    unfinished = {None, Result.FAILED}
-    ops = list_ops(effects.disk, effects.layout)
-    return [op for op in ops if settle_op(effects, op) in unfinished]
+    unresolved = []
+    for op in list_ops(effects.disk, effects.layout):
+        if not op.has(OpFile.ORDER):
+            # Stopped before it was accepted: nobody was told of it.
+            remove_tree(effects.disk, op.path)
+        elif settle_op(effects, op) in {None, Result.FAILED}:
+            unresolved.append(op)
+    return unresolved
 
 
 def settle_op(effects: Effects, op: OpFolder) -> Result | None:
@@ -100,17 +108,17 @@ def _tidy_committed(effects: Effects, op: OpFolder) -> None:
     if order.verb == "install":
         effects.state.raise_counter_floor(order.release_counter)
     gone = op.plan(OpFile.PLAN_GONE)
-    apply_names(effects.disk, gone)
+    _clean(effects, op, gone)
     if gone:
-        # A unit that came back after a power cut would be started at boot.
-        sync_names(effects.disk, gone, "gone units' removal")
-        effects.services.reload(10_000)
-    _clean(effects, op)
+        effects.services.reload(_RELOAD_MS)
 
 
-def _clean(effects: Effects, op: OpFolder) -> None:
-    # Not durable: nobody reads these names any more, and a finished op is never run again.
-    apply_names(effects.disk, op.plan(OpFile.PLAN_CLEAN))
+def _clean(effects: Effects, op: OpFolder, gone: tuple[NameOperation, ...] = ()) -> None:
+    names = (*gone, *op.plan(OpFile.PLAN_CLEAN))
+    apply_names(effects.disk, names)
+    # The op is about to be finished for good: a unit that came back after a power cut would be
+    # started at boot, and nobody would look for the other names again.
+    sync_names(effects.disk, names, "removed names")
 
 
 def _publish(effects: Effects, op: OpFolder, result: Result) -> None:

@@ -12,7 +12,7 @@ may leave.
 
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import BinaryIO, Self
 
@@ -39,6 +39,20 @@ class Inode:
     gid: int = 0
     links: int = 0
 
+    def copy(self) -> "Inode":
+        return Inode(
+            self.kind,
+            self.mode,
+            self.data,
+            self.durable,
+            self.target,
+            dict(self.names),
+            dict(self.durable_names),
+            self.uid,
+            self.gid,
+            self.links,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
@@ -60,13 +74,14 @@ class ModelDisk:
         self.free_inodes = 2**20
         self._next = _ROOT + 1
 
+    def fingerprint(self) -> int:
+        """Return a number that is equal for disks with equal names and bytes."""
+        return hash(self._content(_ROOT))
+
     def copy(self) -> "ModelDisk":
         """Return an independent disk in the same state, without anybody's locks."""
         other = ModelDisk(skip=self.skip)
-        other.inodes = {
-            number: replace(inode, names=dict(inode.names), durable_names=dict(inode.durable_names))
-            for number, inode in self.inodes.items()
-        }
+        other.inodes = {number: inode.copy() for number, inode in self.inodes.items()}
         other.pending = list(self.pending)
         other.labels = self.labels
         other.free_bytes, other.free_inodes = self.free_bytes, self.free_inodes
@@ -193,6 +208,11 @@ class ModelDisk:
 
     # --- inside --------------------------------------------------------------------------------
 
+    def _content(self, number: int) -> tuple[object, ...]:
+        inode = self.inodes[number]
+        held = tuple((name, self._content(inode.names[name])) for name in sorted(inode.names))
+        return (inode.data, inode.target, held)
+
     def _ignores(self, why: str) -> bool:
         self.labels.add(why)
         return why in self.skip
@@ -286,23 +306,22 @@ class _ModelLock:
 
 
 def survivors(disk: ModelDisk) -> Iterator[tuple[str, ModelDisk]]:
-    """Yield (how, disk) for the states that a power loss now may leave.
+    """Yield (how, disk) for states that a power loss now may leave.
 
-    All changes of names lost, all kept, each one lost alone, each one kept alone; in each case with
-    the bytes that no fsync made durable lost, torn in half, or kept.
+    All changes of names lost or kept, each with the bytes that no fsync made durable lost, torn in
+    half, or kept; each change lost alone while the bytes are kept; each kept alone without them.
     """
     count = len(disk.pending)
     everything = frozenset(range(count))
-    choices = {frozenset(): "no change of names kept", everything: "all changes of names kept"}
-    for index in range(count):
+    for data in ("lost", "kept", "torn"):
+        yield f"no change of names kept, bytes {data}", _survivor(disk, frozenset(), data)
+        if everything:
+            yield f"all changes of names kept, bytes {data}", _survivor(disk, everything, data)
+    for index in range(count) if count > 1 else ():
         names = "/".join(name for _, name, _ in disk.pending[index].entries)
-        choices.setdefault(everything - {index}, f"change {index} ({names}) lost")
-        choices.setdefault(frozenset({index}), f"only change {index} ({names}) kept")
-    for kept, how in choices.items():
-        yield f"{how}, bytes lost", _survivor(disk, kept, "lost")
-        if any(inode.durable != inode.data for inode in _files(disk)):
-            yield f"{how}, bytes torn", _survivor(disk, kept, "torn")
-            yield f"{how}, bytes kept", _survivor(disk, kept, "kept")
+        change = f"change {index} ({names})"
+        yield f"{change} lost, bytes kept", _survivor(disk, everything - {index}, "kept")
+        yield f"only {change} kept, bytes lost", _survivor(disk, frozenset({index}), "lost")
 
 
 def _survivor(disk: ModelDisk, kept: frozenset[int], data: str) -> ModelDisk:
@@ -331,10 +350,6 @@ def _content(inode: Inode, data: str) -> bytes:
     if data == "torn" and len(inode.data) > 1:
         return inode.data[: len(inode.data) // 2]
     return inode.durable or b""
-
-
-def _files(disk: ModelDisk) -> Iterator[Inode]:
-    return (inode for inode in disk.inodes.values() if inode.kind is FileKind.FILE)
 
 
 def _put(names: dict[str, int], name: str, number: int | None) -> None:

@@ -1,0 +1,306 @@
+"""Stop every op at every write, cut the power there, stop its recovery too: old or new, whole.
+
+A *deed* is one thing that a host does to its end: an install, a restore, a rollback, a collection.
+For each write of a deed the program is stopped before, within and after it. Then either only the
+program is gone (a kill) or also the power, with every disk that may be left. Recovery runs, is
+stopped at each of its own writes and runs again. After that one generation must be there whole,
+with its services running, the chain of receipts unbroken and everything true that was said.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from capsule_installer.accept import accept_order
+from capsule_installer.boot import recover
+from capsule_installer.collect import collect
+from capsule_installer.effects import Effects
+from capsule_installer.op_folder import Result, list_ops
+from capsule_installer.outcome import confirm_op
+from capsule_installer.receipts import verify_chain
+from capsule_installer.rollback import rollback_order
+from capsule_installer.supervisor import supervise
+from capsule_manifest.orders import ABSENT
+from support.crashing_disk import CrashingDisk, Moment, Stopped
+from support.install_world import Machine, World
+from support.model_disk import ModelDisk, survivors
+from support.staged_host import Build
+
+__all__ = ["Deed", "Report", "Violation", "deeds", "enumerate_deed"]
+
+CONFIG, MORE = "/etc/hello/hello.toml", "/srv/more/more.toml"
+
+
+class Violation(AssertionError):
+    """What must hold did not; the text says where the program was stopped."""
+
+
+@dataclass(slots=True)
+class Said:
+    """What the host has told others, which no power loss may take back."""
+
+    accepted: list[str] = field(default_factory=list)
+    committed: list[str] = field(default_factory=list)
+    ended: dict[str, Result] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One thing to do from `world`. `before` and `after` are the generations installed."""
+
+    name: str
+    world: World
+    act: Callable[[World, Said], None]
+    before: str
+    after: str
+
+
+@dataclass(slots=True)
+class Report:
+    """How much was tried."""
+
+    points: int = 0
+    recoveries: int = 0
+    labels: set[str] = field(default_factory=set)
+    # Disks that were checked already: most power losses leave what another one left as well.
+    seen: set[tuple[object, ...]] = field(default_factory=set)
+
+
+def deeds() -> Iterator[Deed]:
+    """Yield every deed, each on a host that earlier deeds have made."""
+    world = World.fresh()
+    one = world.stage(
+        Build(counter=1, units=("hello.service", "old.service"), files={CONFIG: b"one\n"})
+    )
+    two = world.stage(
+        Build(
+            counter=2,
+            units=("hello.service", "new.service"),
+            files={CONFIG: b"two\n", MORE: b"more\n"},
+        )
+    )
+    bad = world.stage(Build(counter=3, files={MORE: b"bad\n"}), broken=True)
+    three = world.stage(Build(counter=4, units=("hello.service", "old.service"), files={}))
+    first = _settled(world)
+    yield Deed("first install", first, _ordering(one, "1", confirm="controller"), ABSENT,
+               one.generation)  # fmt: skip
+    yield Deed("first install of a broken release", first, _ordering(bad, "2"), ABSENT, ABSENT)
+    with_one = _done(first, _ordering(one, "1", confirm="controller"))
+    yield Deed("upgrade", with_one, _ordering(two, "3", confirm="controller"), one.generation,
+               two.generation)  # fmt: skip
+    yield Deed("upgrade to a broken release", with_one, _ordering(bad, "4"), one.generation,
+               one.generation)  # fmt: skip
+    # What comes after a restore must survive a power loss that forgets the restore.
+    restored = _done(with_one, _ordering(bad, "4"))
+    yield Deed("upgrade after a restore", restored, _ordering(two, "5"), one.generation,
+               two.generation)  # fmt: skip
+    with_two = _done(with_one, _ordering(two, "3", confirm="controller"))
+    yield Deed("rollback", with_two, _rolling_back("6"), two.generation, one.generation)
+    with_three = _done(with_two, _ordering(three, "7"))
+    yield Deed("collection", with_three, _collecting, three.generation, three.generation)
+
+
+def enumerate_deed(deed: Deed, report: Report, *, skip: str = "", nested: bool = True) -> None:
+    """Stop a deed everywhere and check what is left; `skip` is an fsync that is not done.
+
+    Raises:
+        Violation: with the point at which it happened.
+    """
+    whole = _copy(deed.world, skip=skip)
+    counter = CrashingDisk(whole.host.disk)
+    deed.act(whole.on(counter, whole.machine), Said())
+    _check_said(whole, deed, Said(), Machine())
+    for number in range(1, counter.count + 1):
+        for moment in Moment:
+            if moment is Moment.BEFORE and number > 1:
+                # The same as after the one before.
+                continue
+            _stop_at(deed, report, number, moment, skip=skip, nested=nested)
+    disk = whole.host.disk
+    assert isinstance(disk, ModelDisk)
+    report.labels |= disk.labels
+
+
+def _stop_at(
+    deed: Deed, report: Report, number: int, moment: Moment, *, skip: str, nested: bool
+) -> None:
+    world = _copy(deed.world, skip=skip)
+    model = world.host.disk
+    assert isinstance(model, ModelDisk)
+    said = Said()
+    where = ""
+    try:
+        deed.act(world.on(CrashingDisk(model, stop_at=number, moment=moment), world.machine), said)
+    except Stopped as stopped:
+        where = f"{deed.name}, {stopped}"
+    assert where, "the deed must come as far as when it was counted"
+    report.points += 1
+    model.locked.clear()
+    _recover_and_check(deed, report, world, said, f"{where}, killed", nested=nested)
+    for index, (how, disk) in enumerate(survivors(model)):
+        state = (deed.name, disk.fingerprint(), tuple(said.accepted), tuple(said.committed),
+                 tuple(said.ended))  # fmt: skip
+        if state in report.seen:
+            continue
+        report.seen.add(state)
+        after = world.on(disk, world.machine.copy())
+        after.machine.reboot()
+        _check_held(after, f"{where}, power lost: {how}")
+        # Within recovery only for all lost and all kept: the others differ in what recovery finds,
+        # not in how it can be stopped.
+        deep = nested and index < 2
+        _recover_and_check(deed, report, after, said, f"{where}, power lost: {how}", nested=deep)
+
+
+def _recover_and_check(
+    deed: Deed, report: Report, world: World, said: Said, where: str, *, nested: bool
+) -> None:
+    whole = world.on(_model(world).copy(), world.machine.copy())
+    counter = CrashingDisk(whole.host.disk)
+    try:
+        recover(whole.on(counter, whole.machine).effects())
+    except Exception as error:
+        raise Violation(f"{where}: recovery failed: {error!r}") from error
+    report.recoveries += 1
+    _check(whole, deed, said, where)
+    for number in range(1, counter.count + 1) if nested else ():
+        report.points += 1
+        again = world.on(_model(world).copy(), world.machine.copy())
+        disk = again.host.disk
+        assert isinstance(disk, ModelDisk)
+        deeper = f"{where}; recovery stopped after write {number}"
+        try:
+            crashing = CrashingDisk(disk, stop_at=number, moment=Moment.AFTER)
+            recover(again.on(crashing, again.machine).effects())
+        except Stopped:
+            disk.locked.clear()
+        recover(again.effects())
+        report.recoveries += 1
+        _check(again, deed, said, deeper)
+
+
+def _check(world: World, deed: Deed, said: Said, where: str) -> None:
+    try:
+        _check_said(world, deed, said, world.machine)
+    except AssertionError as error:
+        raise Violation(f"{where}: {error}") from error
+
+
+def _check_said(world: World, deed: Deed, said: Said, machine: Machine) -> None:
+    host, effects = world.host, world.effects()
+    current = host.current()
+    assert current in {deed.before, deed.after}, f"{current} is installed"
+    assert world.is_whole(current, strict=True), f"{current} is not whole"
+    assert not machine.violations, machine.violations
+    receipts = verify_chain(
+        [item.envelope for item in effects.chain.read_all()], host.signer.public
+    )
+    results = {receipt.op_id: receipt.result for receipt in receipts if receipt.op_id}
+    for op in list_ops(host.disk, host.layout):
+        result = op.result()
+        assert result is not None, f"{op.op_id} is open"
+        assert op.op_id in results, f"{op.op_id} has no receipt"
+        assert (result is Result.COMMITTED) == (results[op.op_id] == "committed"), result
+        assert op.op_id not in said.ended or said.ended[op.op_id] is result, "a result changed"
+    for op_id in said.accepted:
+        assert op_id in results, "an accepted order is forgotten"
+    for op_id in said.committed:
+        assert results[op_id] == "committed", "a commit is forgotten"
+        assert current == deed.after, "a commit was undone"
+    is_held = host.disk.stat(host.layout.hold) is not None
+    was_held = deed.world.host.disk.stat(deed.world.host.layout.hold) is not None
+    assert not is_held or current == ABSENT, "the hold stays on an installed node"
+    assert not was_held or is_held or current != ABSENT, "the hold of an absent node is gone"
+    assert host.state.fence() >= (1 if said.accepted else 0), "the fence is forgotten"
+    if said.committed and deed.name != "rollback":
+        counter = world.builds[deed.after].counter
+        assert host.state.counter_floor() >= counter, "the floor is forgotten"
+    if machine.boot and not is_held and current != ABSENT:
+        units = set(world.builds[current].units)
+        assert machine.running in ({}, dict.fromkeys(units, current)), f"running {machine.running}"
+
+
+def _check_held(world: World, where: str) -> None:
+    """What is no whole generation must not be able to start."""
+    host = world.host
+    if host.disk.stat(host.layout.hold) is not None:
+        return
+    # Also a generation that is whole and about to prove that it is broken.
+    if not any(world.is_whole(name, strict=False) for name in (ABSENT, *world.builds)):
+        raise Violation(f"{where}: a mixture without a hold")
+
+
+def _ordering(marker, digit, *, confirm="local"):  # type: ignore[no-untyped-def]
+    op_id = digit * 32
+
+    def act(world: World, said: Said) -> None:
+        effects = world.effects()
+        world.on_sleep = lambda effects: _confirm(world, effects, op_id, said)
+        envelope = world.host.order(
+            marker,
+            op_id=op_id,
+            boot_id=effects.clock.boot_id(),
+            boot_ms=effects.clock.boot_ms(),
+            confirm=confirm,
+        )
+        accept_order(effects, envelope)
+        said.accepted.append(op_id)
+        _carry_out(effects, op_id, said)
+
+    return act
+
+
+def _rolling_back(digit: str) -> Callable[[World, Said], None]:
+    op_id = digit * 32
+
+    def act(world: World, said: Said) -> None:
+        effects = world.effects()
+        accept_order(effects, rollback_order(effects, op_id=op_id, nonce=op_id))
+        said.accepted.append(op_id)
+        _carry_out(effects, op_id, said)
+
+    return act
+
+
+def _collecting(world: World, said: Said) -> None:
+    del said
+    collect(world.effects(), dry_run=False)
+
+
+def _carry_out(effects: Effects, op_id: str, said: Said) -> None:
+    result = supervise(effects, op_id)
+    assert result is not None
+    said.ended[op_id] = result
+    if result is Result.COMMITTED:
+        said.committed.append(op_id)
+
+
+def _confirm(world: World, effects: Effects, op_id: str, said: Said) -> None:
+    proof = world.host.op(op_id).proof()
+    if proof is not None and op_id not in said.committed:
+        confirm_op(effects, world.host.confirm(op_id, proof.digest))
+        said.committed.append(op_id)
+
+
+def _done(world: World, act: Callable[[World, Said], None]) -> World:
+    """Return the host after a deed that nothing disturbed, all of it durable."""
+    after = _copy(world, skip="")
+    act(after, Said())
+    return _settled(after)
+
+
+def _settled(world: World) -> World:
+    _model(world).sync_filesystem("/", "between deeds")
+    return world
+
+
+def _copy(world: World, *, skip: str) -> World:
+    disk = _model(world).copy()
+    disk.skip = frozenset({skip})
+    disk.labels = set()
+    return world.on(disk, world.machine.copy())
+
+
+def _model(world: World) -> ModelDisk:
+    disk = world.host.disk
+    assert isinstance(disk, ModelDisk)
+    return disk
