@@ -238,6 +238,34 @@ _INPUTS: dict[str, tuple[ExitCode, str]] = {
 
 # --- builder output ----------------------------------------------------------------------------
 _BUILDER: dict[str, tuple[ExitCode, str]] = {
+    "budget-exceeded": (
+        ExitCode.BUDGET_REFUSED,
+        "shorten the units' time-outs or soak, or raise budgets.d1_s in release.toml",
+    ),
+    "case-collision": (
+        ExitCode.INTEGRITY,
+        'rename one of the two, or set the role\'s case_collisions to "warn"',
+    ),
+    "counter-not-higher": (
+        ExitCode.DENIED,
+        "raise release_counter in release.toml, or build into another folder",
+    ),
+    "input-changed": (ExitCode.INTEGRITY, "let nothing write to the inputs, and build again"),
+    "input-missing": (ExitCode.USAGE, "correct the path in release.toml"),
+    "key-exists": (ExitCode.USAGE, "choose another file name; nothing was overwritten"),
+    "key-exposed": (ExitCode.INTEGRITY, "replace the key; then `chmod 600` the new one"),
+    "key-missing": (ExitCode.USAGE, "give the path of a key file that this user can read"),
+    "managed-file-not-allowed": (ExitCode.USAGE, "choose another target in release.toml"),
+    "not-reproducible": (
+        ExitCode.INTEGRITY,
+        "compare the two with `capsule diff` and remove what depends on time or place",
+    ),
+    "object-mismatch": (ExitCode.INTEGRITY, "get the capsule again"),
+    "unit-invalid": (ExitCode.USAGE, "correct the named line of the unit file"),
+    "unit-not-allowed": (
+        ExitCode.PREFLIGHT_REFUSED,
+        "ship what the unit needs in the capsule, or declare the step in guarded_steps",
+    ),
     "disk-full": (
         ExitCode.SPACE,
         "free space or inodes, then run again: what has arrived is kept; `capsule gc` helps",

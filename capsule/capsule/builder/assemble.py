@@ -1,0 +1,226 @@
+"""`capsule build`: from resolved inputs to a capsule directory.
+
+The id follows from content alone, so it is the same whoever builds, where and when. A directory
+appears under its final name at once and complete; before that it is a folder of a temporary name.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from capsule.builder.capsule_dir import (
+    capsules_in,
+    copy_packs,
+    directory_name,
+    publish_directory,
+    write_metadata,
+)
+from capsule.builder.config import FilesSource, RecoverySource, ReleaseSource, ServiceSource
+from capsule.builder.managed_files import check_targets, files_input, recovery_input
+from capsule.builder.model import ComponentInput
+from capsule.builder.packer import Listing, list_component, pack_content
+from capsule.builder.resolve import Resolved
+from capsule.builder.services import check_budget, service_input
+from capsule_manifest.digest import CapsuleId, ObjectId
+from capsule_manifest.errors import Refused
+from capsule_manifest.packing import Content, Packing, encode_packing
+from capsule_manifest.paths import case_collisions
+from capsule_manifest.release import (
+    Component,
+    ComponentKind,
+    External,
+    ManagedFile,
+    Release,
+    Role,
+    Unit,
+    capsule_id,
+    encode_release,
+)
+from capsule_manifest.tree import encode_tree
+
+__all__ = ["Built", "Draft", "assemble", "draft_release"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A release whose content is known and not yet packed."""
+
+    release: Release
+    manifest: bytes
+    capsule: CapsuleId
+    listings: Mapping[ObjectId, Listing]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A capsule directory. `reused` counts components whose packs an earlier capsule had."""
+
+    folder: Path
+    capsule: CapsuleId
+    release: Release
+    reused: int
+    warnings: tuple[str, ...]
+
+
+def draft_release(
+    source: ReleaseSource, resolved: Resolved, *, report: Callable[[str], None]
+) -> Draft:
+    """Hash everything and return the release manifest; writes nothing.
+
+    Raises:
+        Refused: what the kinds' own checks raise; `budget-exceeded`, `managed-file-not-allowed`,
+            `case-collision`.
+        Failed: `input-changed`.
+    """
+    inputs = list(resolved.components)
+    units: dict[str, tuple[Unit, ...]] = {}
+    files: dict[str, tuple[ManagedFile, ...]] = {}
+    steps: dict[str, tuple[tuple[str, ...], ...]] = {}
+    for item in source.components:
+        match item:
+            case ServiceSource():
+                component, units[item.name] = service_input(item, source.folder)
+                steps[item.name] = item.guarded_steps
+            case FilesSource():
+                component, files[item.name] = files_input(item, source.folder)
+            case RecoverySource():
+                component = recovery_input(item, source.folder)
+            case _:
+                continue
+        inputs.append(component)
+    listings: dict[ObjectId, Listing] = {}
+    components = []
+    for component in sorted(inputs, key=lambda item: (item.name, item.platforms)):
+        report(component.name)
+        listing = list_component(component)
+        listings.setdefault(listing.tree.root, listing)
+        described = _component(component, listing)
+        components.append(
+            replace(
+                described,
+                units=units.get(component.name, ()),
+                files=files.get(component.name, ()),
+                guarded_steps=steps.get(component.name, ()),
+            )
+        )
+    release = Release(
+        product=source.product,
+        version=source.version,
+        release_counter=source.release_counter,
+        source=resolved.source,
+        installer=source.installer,
+        platforms=source.platforms,
+        roles=source.roles,
+        components=tuple(components),
+        budgets=source.budgets,
+    )
+    warnings = [
+        warning
+        for name, role in source.roles.items()
+        for warning in _check_role(name, role, release, listings)
+    ]
+    manifest = encode_release(release)
+    return Draft(
+        release=release,
+        manifest=manifest,
+        capsule=capsule_id(manifest),
+        listings=listings,
+        warnings=tuple(warnings),
+    )
+
+
+def assemble(draft: Draft, output: Path, *, report: Callable[[str], None]) -> Built:
+    """Write the capsule directory of a draft into `output`, reusing packs of capsules there.
+
+    An existing directory of the same id is left as it is: its packing and signatures stay valid.
+
+    Raises:
+        Refused: `counter-not-higher`.
+        Failed: `input-changed`, `controller-disk`.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    folder = output / directory_name(draft.release, draft.capsule)
+    siblings = capsules_in(output)
+    _check_counter(draft, siblings)
+    if folder.is_dir():
+        return Built(
+            folder=folder, capsule=draft.capsule, release=draft.release,
+            reused=len(draft.listings), warnings=draft.warnings,
+        )  # fmt: skip
+    work = output / f".{folder.name}.new"
+    shutil.rmtree(work, ignore_errors=True)
+    packs = work / "packs"
+    packs.mkdir(parents=True)
+    contents: dict[ObjectId, Content] = {}
+    reused = 0
+    for root, listing in draft.listings.items():
+        if not listing.content_bytes:
+            continue
+        content = copy_packs(root, siblings, packs)
+        if content is not None:
+            reused += 1
+        else:
+            report(f"packing {listing.content_bytes} bytes")
+            content = pack_content(listing, packs)
+        contents[root] = content
+    packing = encode_packing(Packing(capsule=draft.capsule, contents=contents))
+    trees = {root: encode_tree(listing.tree) for root, listing in draft.listings.items()}
+    write_metadata(work, draft.manifest, packing, trees)
+    publish_directory(work, folder)
+    return Built(
+        folder=folder, capsule=draft.capsule, release=draft.release, reused=reused,
+        warnings=draft.warnings,
+    )  # fmt: skip
+
+
+def _component(component: ComponentInput, listing: Listing) -> Component:
+    return Component(
+        name=component.name,
+        kind=ComponentKind(component.kind),
+        platforms=component.platforms,
+        tree=listing.tree.root,
+        entries=len(listing.tree.entries),
+        content_bytes=listing.content_bytes,
+        external=tuple(
+            External(type=item.type, name=item.name, digest=item.digest)
+            for item in component.external
+        ),
+    )
+
+
+def _check_role(
+    name: str, role: Role, release: Release, listings: Mapping[ObjectId, Listing]
+) -> list[str]:
+    chosen = [component for component in release.components if component.name in role.components]
+    check_budget(name, tuple(unit for item in chosen for unit in item.units), release.budgets)
+    check_targets(name, tuple(file for item in chosen for file in item.files))
+    warnings = []
+    for component in chosen:
+        paths = (entry.path for entry in listings[component.tree].tree.entries)
+        for first, second in case_collisions(paths):
+            text = f"{component.name}: {first} and {second}"
+            if role.case_collisions == "error":
+                raise Refused(
+                    "case-collision",
+                    "two names differ only by case or normalisation",
+                    got=text,
+                    where=f"role {name}",
+                )
+            warnings.append(f"names differ only by case or normalisation: {text}")
+    return warnings
+
+
+def _check_counter(draft: Draft, siblings: Sequence[Path]) -> None:
+    prefix, own = draft.release.product.rpartition("/")[2], draft.release.release_counter
+    for sibling in siblings:
+        name, counter, short = sibling.name.removesuffix(".capsule").rsplit("-", 2)
+        if name == prefix and int(counter) >= own and short not in draft.capsule:
+            raise Refused(
+                "counter-not-higher",
+                "the output folder has a capsule with this or a higher release counter",
+                expected=f"a release_counter above {counter}",
+                got=own,
+                where=sibling,
+            )

@@ -1,0 +1,117 @@
+"""Managed files and recovery material: files that a release puts at places of its own choice."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from capsule.builder.archive import path_entries
+from capsule.builder.config import FilesSource, RecoverySource
+from capsule.builder.file_input import file_entry, read_text
+from capsule.builder.model import ComponentInput, InputEntry
+from capsule_manifest.errors import Refused
+from capsule_manifest.release import ManagedFile
+from capsule_manifest.template import placeholders
+from capsule_manifest.tree_entry import EntryKind
+
+__all__ = ["check_targets", "files_input", "recovery_input"]
+
+_OWN_FOLDERS: Final = (
+    "/opt/capsule", "/var/lib/capsule", "/etc/capsule", "/run", "/proc", "/sys", "/dev",
+    "/usr/local/lib/systemd/system",
+)  # fmt: skip
+
+
+def files_input(
+    source: FilesSource, folder: Path
+) -> tuple[ComponentInput, tuple[ManagedFile, ...]]:
+    """Read the managed files of a component; their targets become paths of its tree.
+
+    Raises:
+        Refused: `managed-file-not-allowed`, `template-invalid`, `input-missing`.
+    """
+    entries: list[InputEntry] = []
+    files: list[ManagedFile] = []
+    for item in source.files:
+        # The most specific words first: a target below /run of a host is gone at its next boot.
+        for own in _OWN_FOLDERS:
+            if item.target == own or item.target.startswith(f"{own}/"):
+                raise Refused(
+                    "managed-file-not-allowed",
+                    "a managed file lies where capsule or the kernel rules",
+                    got=item.target,
+                    where=source.name,
+                )
+        if item.template:
+            placeholders(read_text(folder, item.source), where=item.source)
+        path = item.target.lstrip("/")
+        entries.append(file_entry(folder, item.source, path, mode=0o644))
+        files.append(
+            ManagedFile(
+                file=path,
+                target=item.target,
+                owner=item.owner,
+                group=item.group,
+                mode=item.mode,
+                template=item.template,
+            )
+        )
+    component = ComponentInput(
+        name=source.name,
+        kind=source.kind,
+        platforms=tuple(sorted(source.platforms)),
+        entries=tuple(sorted(entries, key=lambda entry: entry.path)),
+        external=(),
+    )
+    return component, tuple(sorted(files, key=lambda item: item.target))
+
+
+def check_targets(role: str, files: tuple[ManagedFile, ...]) -> None:
+    """Check that no two managed files of a role want one place.
+
+    Raises:
+        Refused: `managed-file-not-allowed`.
+    """
+    targets = sorted(item.target for item in files)
+    for target, following in pairwise(targets):
+        if following == target or following.startswith(f"{target}/"):
+            raise Refused(
+                "managed-file-not-allowed",
+                "two managed files want one place",
+                got=f"{target} and {following}",
+                where=f"role {role}",
+            )
+
+
+def recovery_input(source: RecoverySource, folder: Path) -> ComponentInput:
+    """Read recovery material: files by their name, folders whole below their name.
+
+    Raises:
+        Refused: `input-missing`, `archive-refused`.
+    """
+    entries: list[InputEntry] = []
+    for name in source.paths:
+        path = folder / name
+        base = path.name
+        if path.is_dir() and not path.is_symlink():
+            entries.append(InputEntry(path=base, kind=EntryKind.DIRECTORY, mode=0o755))
+            entries += [_below(base, entry) for entry in path_entries(path)]
+        else:
+            entries.append(file_entry(folder, name, base, mode=0o644))
+    return ComponentInput(
+        name=source.name,
+        kind=source.kind,
+        platforms=tuple(sorted(source.platforms)),
+        entries=tuple(sorted(entries, key=lambda entry: entry.path)),
+        external=(),
+    )
+
+
+def _below(base: str, entry: InputEntry) -> InputEntry:
+    return InputEntry(
+        path=f"{base}/{entry.path}",
+        kind=entry.kind,
+        mode=entry.mode,
+        size_bytes=entry.size_bytes,
+        target=entry.target,
+        open=entry.open,
+    )

@@ -1,0 +1,153 @@
+"""Service components: unit files that are allowed on hosts, and what they cost.
+
+A unit is refused here, where its author reads the message, rather than on a host at night: lines
+that run before or after the main process must be declared as guarded steps, nothing may be fetched
+at start, and the times to stop, start and soak must fit into the first deadline.
+
+Source: design, sections 9 and 11.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from capsule.builder.config import ServiceSource, UnitSource
+from capsule.builder.file_input import file_entry, read_text
+from capsule.builder.model import ComponentInput, InputEntry
+from capsule.builder.unit_file import Setting, UnitFile, parse_duration_ms, parse_unit
+from capsule_manifest.errors import Refused
+from capsule_manifest.release import UNIT_NAME, Budgets, Unit
+from capsule_manifest.template import placeholders
+
+__all__ = ["RESERVE_MS", "check_budget", "service_input"]
+
+RESERVE_MS: Final = 10_000
+"""What the first deadline keeps for everything that is not stop, start and soak."""
+
+_TYPES: Final = ("simple", "exec", "notify", "notify-reload", "forking", "oneshot", "dbus", "idle")
+_SIDE_STEPS: Final = (
+    "ExecStartPre", "ExecStartPost", "ExecCondition", "ExecStopPost", "ExecReload",
+)  # fmt: skip
+_ENGINES = re.compile(r"(?:^|/)(podman|docker|nerdctl|ctr)$")
+_FETCHERS = re.compile(r"(?:^|/)(curl|wget|pip3?|uv|npm|npx|git|apt-get|apt|dnf|skopeo)$")
+_ADDRESS = re.compile(r"(?:https?|ftp|git\+[a-z]+|oci|docker)://(?!(?:127\.|localhost|\[::1\]))")
+_BY_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}")
+
+
+def service_input(source: ServiceSource, folder: Path) -> tuple[ComponentInput, tuple[Unit, ...]]:
+    """Read and check the units of a component.
+
+    Raises:
+        Refused: `unit-invalid`, `unit-not-allowed`, `template-invalid`, `input-missing`.
+    """
+    entries: list[InputEntry] = []
+    units: list[Unit] = []
+    for item in source.units:
+        name = Path(item.file).name
+        if not UNIT_NAME.fullmatch(name):
+            raise Refused("unit-invalid", "a file's name is no unit name", got=name)
+        text = read_text(folder, item.file)
+        placeholders(text, where=item.file)
+        if item.probe:
+            placeholders(item.probe.http, where=f"probe of {item.file}")
+        parsed = parse_unit(text, where=item.file)
+        _check(parsed, source, item.file)
+        units.append(_unit(name, item, parsed))
+        entries.append(file_entry(folder, item.file, name, mode=0o644))
+    component = ComponentInput(
+        name=source.name,
+        kind=source.kind,
+        platforms=tuple(sorted(source.platforms)),
+        entries=tuple(sorted(entries, key=lambda entry: entry.path)),
+        external=(),
+    )
+    return component, tuple(sorted(units, key=lambda unit: unit.name))
+
+
+def check_budget(role: str, units: tuple[Unit, ...], budgets: Budgets) -> None:
+    """Check that the units of a role, one after the other, fit into the first deadline.
+
+    Raises:
+        Refused: `budget-exceeded` with the arithmetic.
+    """
+    stop = sum(unit.stop_timeout_ms for unit in units)
+    start = sum(unit.start_timeout_ms for unit in units)
+    soak = max((unit.soak_ms for unit in units), default=0)
+    needed = stop + start + soak + RESERVE_MS
+    if needed > budgets.d1_ms:
+        raise Refused(
+            "budget-exceeded",
+            "units may need longer than the first deadline",
+            expected=f"at most d1 = {budgets.d1_ms / 1000:g} s",
+            got=f"stop {stop / 1000:g} + start {start / 1000:g} + soak {soak / 1000:g} + "
+            f"{RESERVE_MS / 1000:g} s = {needed / 1000:g} s",
+            where=f"role {role}: {', '.join(unit.name for unit in units)}",
+        )
+
+
+def _unit(name: str, item: UnitSource, parsed: UnitFile) -> Unit:
+    return Unit(
+        name=name,
+        file=name,
+        start_timeout_ms=_timeout(parsed, "TimeoutStartSec", item.file),
+        stop_timeout_ms=_timeout(parsed, "TimeoutStopSec", item.file),
+        soak_ms=item.soak_ms,
+        probe=item.probe,
+    )
+
+
+def _timeout(parsed: UnitFile, key: str, where: str) -> int:
+    setting = parsed.last("Service", key) or parsed.last("Service", "TimeoutSec")
+    if setting is None:
+        # systemd's default of 90 s each way would not fit into any sensible deadline.
+        raise Refused(
+            "unit-invalid", f"a unit has no {key}", expected=f"{key}= with a bound", where=where
+        )
+    return parse_duration_ms(setting.value, where=f"{where}:{setting.line}")
+
+
+def _check(parsed: UnitFile, source: ServiceSource, where: str) -> None:
+    kind = parsed.last("Service", "Type")
+    if kind is not None and kind.value not in _TYPES:
+        raise _refused(kind, where, "an unknown type", ", ".join(_TYPES))
+    if not any(parsed.all("Service", "ExecStart")):
+        raise Refused("unit-invalid", "a service starts nothing", where=where)
+    for setting in parsed.settings:
+        if not setting.key.startswith("Exec"):
+            continue
+        argv = tuple(setting.value.lstrip("@-:+!|").split())
+        if setting.key in _SIDE_STEPS and argv not in source.guarded_steps:
+            raise _refused(
+                setting,
+                where,
+                f"{setting.key}= runs outside of the guard",
+                "the same argument list in guarded_steps, or no such line",
+            )
+        _check_fetches(setting, argv, where)
+
+
+def _check_fetches(setting: Setting, argv: tuple[str, ...], where: str) -> None:
+    programs = [word for word in argv if not word.startswith("-")]
+    if _ADDRESS.search(setting.value):
+        raise _refused(setting, where, "an address is fetched at start", "content of the capsule")
+    if any(_FETCHERS.search(word) for word in programs[:2]):
+        raise _refused(setting, where, "a program that fetches runs", "content of the capsule")
+    if programs and _ENGINES.search(programs[0]) and "run" in argv:
+        pinned = _BY_DIGEST.search(setting.value) is not None
+        if not pinned or "--pull=never" not in argv:
+            raise _refused(
+                setting,
+                where,
+                "an image may be pulled at start",
+                "an image by @sha256:… and --pull=never",
+            )
+
+
+def _refused(setting: Setting, where: str, what: str, expected: str) -> Refused:
+    return Refused(
+        "unit-not-allowed",
+        what,
+        expected=expected,
+        got=f"{setting.key}={setting.value}",
+        where=f"{where}:{setting.line}",
+    )

@@ -1,0 +1,59 @@
+"""Signatures of a capsule directory. They lie outside its id, so anyone may add one later."""
+
+from pathlib import Path
+
+from capsule.durable import read_bounded, replace_file
+from capsule_manifest.digest import CapsuleId
+from capsule_manifest.envelope import IN_TOTO, encode_bundle, sign
+from capsule_manifest.errors import Failed
+from capsule_manifest.keys import Signer
+from capsule_manifest.packing import PACKING_LIMITS, decode_packing
+from capsule_manifest.release import RELEASE_LIMITS, capsule_id, decode_release
+from capsule_manifest.statements import ReleaseClaim, packing_statement, release_statement
+
+__all__ = ["sign_directory"]
+
+
+def sign_directory(folder: Path, signer: Signer) -> CapsuleId:
+    """Add `signer`'s release and packing signatures and return the capsule's id.
+
+    What is signed is what lies there: both documents are read and checked first, so that nobody
+    puts his name below something that no host would accept.
+
+    Raises:
+        Refused: what `decode_release` and `decode_packing` raise; `packing-inconsistent`.
+        Failed: `capsule-incomplete`, `controller-disk`.
+    """
+    manifest = _read(folder / "capsule.json", RELEASE_LIMITS.size_bytes_max)
+    packing = _read(folder / "packing.json", PACKING_LIMITS.size_bytes_max)
+    release = decode_release(manifest)
+    capsule = capsule_id(manifest)
+    packed = decode_packing(packing).capsule
+    if packed != capsule:
+        raise Failed(
+            "capsule-incomplete", "packing.json packs another capsule", expected=capsule,
+            got=packed, where=folder,
+        )  # fmt: skip
+    claim = ReleaseClaim(
+        capsule=capsule,
+        product=release.product,
+        version=release.version,
+        release_counter=release.release_counter,
+    )
+    short = signer.public.short
+    for subject, payload in (
+        ("release", release_statement(claim)),
+        ("packing", packing_statement(packing, capsule)),
+    ):
+        bundle = encode_bundle(sign(payload, payload_type=IN_TOTO, signer=signer))
+        path = folder / "signatures" / f"{subject}-{short}.sigstore.json"
+        path.parent.mkdir(exist_ok=True)
+        replace_file(path, bundle, mode=0o644)
+    return capsule
+
+
+def _read(path: Path, size_bytes_max: int) -> bytes:
+    raw = read_bounded(path, size_bytes_max)
+    if raw is None:
+        raise Failed("capsule-incomplete", "a capsule directory lacks a file", where=path)
+    return raw
