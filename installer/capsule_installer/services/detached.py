@@ -57,7 +57,8 @@ class SystemdSupervisors:
     def start(self, op_id: str, argv: Sequence[str]) -> ProcessFacts:
         """Start a transient unit. Source: `Supervisors.start`."""
         unit = f"capsule-{op_id}.service"
-        _run(self._processes, unit, ["--service-type=exec"], argv)
+        options = ["--service-type=exec", f"--description=capsule op {op_id}"]
+        _run(self._processes, unit, options, argv)
         state = self._services.state(unit)
         facts = self._processes.facts(state.pid) if state.pid else None
         if facts is None:
@@ -85,6 +86,7 @@ class SystemdTimers:
             f"--on-active={after_ms}ms",
             f"--timer-property=AccuracySec={_ACCURACY}",
             "--timer-property=RemainAfterElapse=no",
+            f"--description=capsule op {op_id}: restore unless it is past {kind}",
         ]
         program = f"{self._layout.recovery}/rescue.sh"
         argv = ["/bin/sh", program, self._layout.root, op_id, kind, str(at_ms)]
