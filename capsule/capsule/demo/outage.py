@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Answer", "Watcher", "ask"]
+__all__ = ["Answer", "Watcher", "ask", "await_answer"]
 
 _PERIOD_S: Final = 0.02
 _TIMEOUT_S: Final = 1.0
@@ -41,6 +41,14 @@ def ask(port: int) -> Answer | None:
         return None
     finally:
         connection.close()
+
+
+def await_answer(port: int, limit_s: float = 15.0) -> Answer | None:
+    """Ask until the service answers, or return None once `limit_s` has passed."""
+    until = time.monotonic() + limit_s
+    while (answer := ask(port)) is None and time.monotonic() < until:
+        time.sleep(_PERIOD_S)
+    return answer
 
 
 class Watcher:

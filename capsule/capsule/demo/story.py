@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from capsule.demo.outage import Answer, Watcher, ask
+from capsule.demo.outage import Answer, Watcher, ask, await_answer
 from capsule.demo.workspace import NODES, Workspace
 from capsule_manifest.errors import ExitCode, Failed
 
@@ -126,7 +126,8 @@ class Story:
             self.outages[node] = max(self.outages.get(node, 0), outage_ms)
 
     def _serving(self, release: str) -> None:
-        answers = {node: ask(port) for node, port in self.workspace.ports.items()}
+        # A restore ends when the process stays up; its first answer may come a moment later.
+        answers = {node: await_answer(port) for node, port in self.workspace.ports.items()}
         for node, answer in answers.items():
             if not isinstance(answer, Answer) or answer.release != release:
                 raise Failed(
