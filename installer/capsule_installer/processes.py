@@ -58,8 +58,12 @@ class Processes(Protocol):
         folder: str = "/",
         environment: Mapping[str, str] = CLEAN_ENVIRONMENT,
         on_start: Callable[[ProcessFacts], None] | None = None,
+        own_group: bool = True,
     ) -> Completed:
         """Run a program to its end; its whole process group is killed when the time is over.
+
+        Without `own_group` it stays in this program's group and dies with it when the group is
+        killed; only the program itself is killed when the time is over.
 
         With `on_start` it does nothing before that returned: whoever must be able to kill it has
         its name by then, and if this program is killed in between, it never begins.
@@ -97,11 +101,17 @@ class RealProcesses:
         folder: str = "/",
         environment: Mapping[str, str] = CLEAN_ENVIRONMENT,
         on_start: Callable[[ProcessFacts], None] | None = None,
+        own_group: bool = True,
     ) -> Completed:
         """Run a program to its end. Source: `Processes.run`."""
         waits = [*_WAITS, *argv] if on_start else argv
         with _start(
-            waits, subprocess.PIPE, folder, environment, waits=on_start is not None
+            waits,
+            subprocess.PIPE,
+            folder,
+            environment,
+            waits=on_start is not None,
+            own_group=own_group,
         ) as process:
             try:
                 if on_start is not None:
@@ -112,8 +122,11 @@ class RealProcesses:
                     b"go\n" if on_start else None, timeout=timeout_ms / 1000
                 )
             except subprocess.TimeoutExpired:
-                # The group, not the process: a hook's child would keep the pipe open for ever.
-                os.killpg(process.pid, signal.SIGKILL)
+                if own_group:
+                    # Not the process alone: a hook's child would keep the pipe open for ever.
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.kill()
                 process.communicate()
                 raise Failed(
                     "process-timeout",
@@ -170,6 +183,7 @@ def _start(
     environment: Mapping[str, str],
     *,
     waits: bool,
+    own_group: bool = True,
 ) -> "subprocess.Popen[bytes]":
     try:
         return subprocess.Popen(
@@ -179,7 +193,7 @@ def _start(
             stderr=subprocess.STDOUT,
             cwd=folder,
             env=dict(environment),
-            start_new_session=True,
+            start_new_session=own_group,
             close_fds=True,
         )
     except OSError as error:

@@ -21,6 +21,7 @@ from capsule_installer.services.base import UnitState
 from capsule_installer.state import HostState
 from capsule_installer.timers import TimerKind
 from capsule_manifest.errors import Failed
+from capsule_manifest.keys import PublicKey, Signer
 from capsule_manifest.records import Marker, UnitProof
 from capsule_manifest.release import Unit
 from support.model_disk import ModelDisk
@@ -58,6 +59,23 @@ class Machine:
         self.now_ms = 5_000
 
 
+class RememberingSigner:
+    """Sign one message one way, so that doing the same again leaves the same bytes."""
+
+    def __init__(self, signer: Signer) -> None:
+        self._signer = signer
+        self._signatures: dict[bytes, bytes] = {}
+
+    @property
+    def public(self) -> PublicKey:
+        return self._signer.public
+
+    def sign(self, message: bytes) -> bytes:
+        if message not in self._signatures:
+            self._signatures[message] = self._signer.sign(message)
+        return self._signatures[message]
+
+
 class World:
     """One host: staged generations on `host.disk`, and a machine. `broken` ones never serve."""
 
@@ -70,7 +88,10 @@ class World:
 
     @classmethod
     def fresh(cls) -> "World":
-        return cls(StagedHost(ROOT, disk=ModelDisk()), Machine(), frozenset())
+        host = StagedHost(ROOT, disk=ModelDisk())
+        host.signer = RememberingSigner(host.signer)
+        host.controller = RememberingSigner(host.controller)
+        return cls(host, Machine(), frozenset())
 
     def stage(self, build: Build, *, broken: bool = False) -> Marker:
         marker = self.host.stage(build)
@@ -280,6 +301,7 @@ class NoProcesses:
         folder: str = "/",
         environment: Mapping[str, str] = CLEAN_ENVIRONMENT,
         on_start: Callable[[ProcessFacts], None] | None = None,
+        own_group: bool = True,
     ) -> Completed:
         raise Failed("process-not-started", "no processes here", where=argv[0])
 

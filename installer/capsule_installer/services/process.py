@@ -162,7 +162,11 @@ class ProcessServices:
 
     def _call(self, verb: str, unit: str, deadline_ms: int) -> None:
         argv = ["sh", self._script, self._layout.root, verb, unit, str(deadline_ms)]
-        completed = self._processes.run(argv, timeout_ms=deadline_ms + _SCRIPT_MARGIN_MS)
+        # In our group: rescue kills the supervisor's group, and a `stop` that outlived it would
+        # take the processes that rescue's own start has just recorded out of the books.
+        completed = self._processes.run(
+            argv, timeout_ms=deadline_ms + _SCRIPT_MARGIN_MS, own_group=False
+        )
         if completed.exit_code != 0:
             raise Failed(
                 "service-failed",
