@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import stat
+import string
 import sys
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
@@ -27,6 +28,7 @@ PYTHON_LEAST = (3, 11)
 STREAM_BYTES_MAX = 320 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
 LAUNCHER = "site/capsule_installer/bin_capsule.sh"
+SAFE_CHARACTERS = frozenset(string.ascii_letters + string.digits + "/._+-")
 
 EXIT_SPACE = 20
 EXIT_INCOMPATIBLE = 21
@@ -245,8 +247,11 @@ def remove(path: str) -> None:
 
 def put_launcher(folder: str, runtime: str) -> None:
     """Replace the launcher by the one that this runtime brings."""
+    # The launcher quotes these names, but a quote in one would end the quoting.
+    python = sys.executable if set(sys.executable) <= SAFE_CHARACTERS else ""
     with open(os.path.join(runtime, LAUNCHER), "rb") as file:
         text = file.read().replace(b"@RUNTIME@", os.path.basename(runtime).encode())
+    text = text.replace(b"@PYTHON@", python.encode())
     text = text.replace(b"@PYTHON@", sys.executable.encode())
     temporary = os.path.join(folder, ".capsule")
     remove(temporary)

@@ -191,14 +191,27 @@ class Operation:
             fence=self.order.fence,
         )
         signed = sign(encode_confirm(confirm), payload_type=CONFIRM_TYPE, signer=self.controller)
-        try:
-            self.session.ask("confirm", answer="confirmed", stdin=encode_record(signed))
-        except CapsuleError as error:
-            if error.error_id != "confirm-refused":
-                raise
-            # The host has decided already, for or against; its receipt says which.
-            return
-        self.watch.confirmed(self.order.node, proof)
+        if self._send_confirm(encode_record(signed)):
+            self.watch.confirmed(self.order.node, proof)
+
+    def _send_confirm(self, record: bytes) -> bool:
+        """Send a confirm; False when it was not taken, for which the receipt will say why.
+
+        A confirm that is lost again and again is no reason to stop listening: the host decides
+        without it, and says so.
+        """
+        for back_off_s in _BACK_OFF_S[:_SEND_ATTEMPTS]:
+            try:
+                self.session.ask("confirm", answer="confirmed", stdin=record)
+            except CapsuleError as error:
+                if error.error_id == "confirm-refused":
+                    return False
+                if not error.retryable:
+                    raise
+                time.sleep(back_off_s)
+                continue
+            return True
+        return False
 
     def _check_receipt(self, record: bytes) -> CheckedReceipt:
         receipt = check_receipt(record, node=self.order.node, key=self.key)

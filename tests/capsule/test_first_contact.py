@@ -49,8 +49,8 @@ def names(folder):
 
 SMALL = stream(
     [["directory", "site", 0o755, 0], ["directory", "site/capsule_installer", 0o755, 0],
-     ["file", LAUNCHER, 0o644, 12], ["file", "tool", 0o755, 2]],
-    [b"# @RUNTIME@\n", b"go"],
+     ["file", LAUNCHER, 0o644, 21], ["file", "tool", 0o755, 2]],
+    [b"# @RUNTIME@ @PYTHON@\n", b"go"],
 )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def test_a_runtime_is_unpacked_with_its_launcher(host):
     assert (runtime / "tool").read_bytes() == b"go"
     assert (runtime / "tool").stat().st_mode & 0o777 == 0o755
     launcher = host / "opt/capsule/bin/capsule"
-    assert launcher.read_text() == "# 0123abcd\n"
+    assert launcher.read_text() == f"# 0123abcd {sys.executable}\n"
     assert launcher.stat().st_mode & 0o777 == 0o755
     assert names(host / "opt/capsule/runtime") == [
         "0123abcd", "0123abcd/site", "0123abcd/site/capsule_installer", f"0123abcd/{LAUNCHER}",

@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from capsule_manifest.digest import CapsuleId, ObjectId, object_id
@@ -11,6 +13,7 @@ from capsule_manifest.keys import Signer
 from capsule_manifest.pack import Pack, PackWriter, cut_frames
 from capsule_manifest.packing import Content, Packing, encode_packing
 from capsule_manifest.release import (
+    Budgets,
     Component,
     ComponentKind,
     Platform,
@@ -25,9 +28,19 @@ from capsule_manifest.statements import ReleaseClaim, packing_statement, release
 from capsule_manifest.tree import Tree, build_tree, content_order, encode_tree
 from support import documents, formats
 
-__all__ = ["MiniCapsule", "fake_runtime", "write_capsule"]
+__all__ = ["MiniCapsule", "fake_runtime", "real_runtime", "write_capsule"]
 
 _FAKE_HOST = Path(__file__).parents[1] / "fakes" / "fake_host.py"
+
+_HOST_LIBRARIES = (
+    "blake3",
+    "zstandard",
+    "cryptography",
+    "cffi",
+    "_cffi_backend",
+    "pycparser",
+    "click",
+)
 
 Files = Mapping[str, bytes]
 
@@ -62,12 +75,41 @@ def fake_runtime() -> Files:
     }
 
 
+@cache
+def real_runtime() -> Files:
+    """Return the host program of this tree, with the libraries that the tests run with."""
+    files: dict[str, bytes] = {"VERSION": b"0.1.0\n"}
+    for package in ("capsule_manifest", "capsule_installer"):
+        spec = find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        _add_folder(files, Path(spec.origin).parent)
+    for package in _HOST_LIBRARIES:
+        spec = find_spec(package)
+        assert spec is not None, package
+        assert spec.origin is not None, package
+        place = Path(spec.origin)
+        if place.name == "__init__.py":
+            _add_folder(files, place.parent)
+        else:
+            files[f"site/{place.name}"] = place.read_bytes()
+    return files
+
+
+def _add_folder(files: dict[str, bytes], folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            files[f"site/{path.relative_to(folder.parent).as_posix()}"] = path.read_bytes()
+
+
 def write_capsule(
     folder: Path,
     *,
     counter: int = 1,
     components: Mapping[str, Files] | None = None,
     runtime: Files | None = None,
+    unit: str = "[Service]\nExecStart=/bin/true\n",
+    budgets: Budgets | None = None,
     signers: Sequence[Signer] = (documents.RELEASE_KEY,),
 ) -> MiniCapsule:
     """Write a capsule with one service and these source components; return what it is."""
@@ -76,10 +118,7 @@ def write_capsule(
         for name, files in (components or {"app": {"main.py": b"print('hello')\n"}}).items()
     }
     contents["runtime-bookworm"] = (ComponentKind.RUNTIME, runtime or fake_runtime())
-    contents["web"] = (
-        ComponentKind.SERVICE,
-        {"hello.service": b"[Service]\nExecStart=/bin/true\n"},
-    )
+    contents["web"] = (ComponentKind.SERVICE, {"hello.service": unit.encode()})
     for name in ("trees", "packs", "signatures"):
         (folder / name).mkdir(parents=True)
     packed: dict[ObjectId, Content] = {}
@@ -99,6 +138,7 @@ def write_capsule(
         },
         roles={"web": Role(components=tuple(sorted(set(contents) - {"runtime-bookworm"})))},
         components=tuple(described),
+        budgets=budgets or Budgets(),
     )
     manifest = encode_release(release)
     identity = capsule_id(manifest)

@@ -96,7 +96,7 @@ class _Watch:
 
     def step(self, node: str, *, name: str, state: str, took_ms: int | None, why: str) -> None:
         """Print one step on the host when it has ended; its begin is shown on a terminal only."""
-        if state == "started":
+        if state in {"started", "deadline"}:
             self.lines.update(node, name)
             return
         took = "" if took_ms is None else f" in {duration_text(took_ms)}"
