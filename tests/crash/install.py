@@ -64,6 +64,22 @@ class Report:
     # Disks that were checked already: most power losses leave what another one left as well.
     seen: set[tuple[object, ...]] = field(default_factory=set)
 
+    def is_known(self, world: World, said: Said) -> bool:
+        """Say whether such a host was there before; remember it. What it was told counts too."""
+        machine = world.machine
+        state = (
+            _model(world).fingerprint(),
+            tuple(sorted(machine.running.items())),
+            machine.boot,
+            tuple(said.accepted),
+            tuple(said.committed),
+            tuple(said.ended.items()),
+        )
+        if state in self.seen:
+            return True
+        self.seen.add(state)
+        return False
+
 
 def deeds() -> Iterator[Deed]:
     """Yield every deed, each on a host that earlier deeds have made."""
@@ -109,10 +125,13 @@ def enumerate_deed(deed: Deed, report: Report, *, skip: str = "", nested: bool =
     counter = CrashingDisk(whole.host.disk)
     deed.act(whole.on(counter, whole.machine), Said())
     _check_said(whole, deed, Said(), Machine())
-    for number in range(1, counter.count + 1):
+    for number, write in enumerate(counter.writes, start=1):
         for moment in Moment:
             if moment is Moment.BEFORE and number > 1:
                 # The same as after the one before.
+                continue
+            if moment is Moment.WITHIN and not write.startswith("write "):
+                # Names change whole or not at all; what an fsync leaves is the model's to vary.
                 continue
             _stop_at(deed, report, number, moment, skip=skip, nested=nested)
     disk = whole.host.disk
@@ -137,13 +156,10 @@ def _stop_at(
     model.locked.clear()
     _recover_and_check(deed, report, world, said, f"{where}, killed", nested=nested)
     for index, (how, disk) in enumerate(survivors(model)):
-        state = (deed.name, disk.fingerprint(), tuple(said.accepted), tuple(said.committed),
-                 tuple(said.ended))  # fmt: skip
-        if state in report.seen:
-            continue
-        report.seen.add(state)
         after = world.on(disk, world.machine.copy())
         after.machine.reboot()
+        if report.is_known(after, said):
+            continue
         _check_held(after, f"{where}, power lost: {how}")
         # Within recovery only for all lost and all kept: the others differ in what recovery finds,
         # not in how it can be stopped.
@@ -173,6 +189,8 @@ def _recover_and_check(
             recover(again.on(crashing, again.machine).effects())
         except Stopped:
             disk.locked.clear()
+        if report.is_known(again, said):
+            continue
         recover(again.effects())
         report.recoveries += 1
         _check(again, deed, said, deeper)

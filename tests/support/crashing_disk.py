@@ -35,7 +35,12 @@ class CrashingDisk:
         self._stop_at = stop_at
         self._moment = moment
         self._is_stopped = False
-        self.count = 0
+        self.writes: list[str] = []
+
+    @property
+    def count(self) -> int:
+        """Return how many writes were asked for."""
+        return len(self.writes)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -108,7 +113,7 @@ class CrashingDisk:
         """Count one write and do it, or stop; `half` is what stopping within it leaves done."""
         if self._is_stopped:
             raise Stopped(where)
-        self.count += 1
+        self.writes.append(where)
         if self.count != self._stop_at:
             action()
             return

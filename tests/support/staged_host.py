@@ -20,13 +20,15 @@ from capsule_installer.clock import BootClock
 from capsule_installer.disk import Disk, RealDisk
 from capsule_installer.effects import Effects
 from capsule_installer.fsops import make_dirs, replace_file
-from capsule_installer.identity import NodeSigner, make_node_key
+from capsule_installer.identity import make_node_key
 from capsule_installer.layout import Layout, make_layout
 from capsule_installer.op_folder import OpFolder
 from capsule_installer.real import place_rescue, real_effects
+from capsule_installer.render import unit_addition
 from capsule_installer.state import Enrolment, HostState
 from capsule_manifest.digest import ObjectId, object_id, sha256_text
 from capsule_manifest.envelope import Envelope, encode_record, sign
+from capsule_manifest.keys import Signer
 from capsule_manifest.orders import (
     ABSENT,
     CONFIRM_TYPE,
@@ -54,7 +56,6 @@ from capsule_manifest.release import (
 from capsule_manifest.route import ROUTE_TYPE, Endpoint, Route, RouteNode, Waiver, encode_route
 from capsule_manifest.wire import RecordReader
 from support import documents
-from support.signing import FixedSigner
 
 NODE = "n1"
 
@@ -76,14 +77,16 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 UNIT = """\
 [Unit]
 Description=hello
-ConditionPathExists=!{root}/var/lib/capsule/hold
 
 [Service]
-Environment=CAPSULE_ID={capsule} CAPSULE_COMMIT={commit} CAPSULE_GENERATION={generation}
 ExecStart={argv}
 WorkingDirectory={folder}/app
 Restart=always
 RestartSec=100ms
+
+[Install]
+WantedBy=multi-user.target
+
 """
 
 
@@ -104,7 +107,7 @@ class Build:
 
 
 class StagedHost:
-    """A host below a folder; `disk` may be a model, then nothing is really run on it."""
+    """A host below a folder, or the machine itself: `/`. On a model disk nothing is really run."""
 
     def __init__(self, root: str, *, port: int = 1, disk: Disk | None = None) -> None:
         self.root = root
@@ -114,7 +117,8 @@ class StagedHost:
         for path, mode in self.layout.folders():
             make_dirs(self.disk, path, mode)
         self.state = HostState(self.disk, self.layout)
-        self.signer: NodeSigner | FixedSigner = make_node_key(self.disk, self.layout)
+        self.signer: Signer = make_node_key(self.disk, self.layout)
+        self.controller: Signer = documents.CONTROLLER_KEY
         self._enrol()
 
     def _enrol(self) -> None:
@@ -164,15 +168,10 @@ class StagedHost:
         self._put(f"{folder}/capsule.json", manifest)
         self._put(f"{folder}/app/serve.py", SERVER.encode())
         derived: dict[str, ObjectId] = {}
+        addition = unit_addition(self.layout, release, capsule=capsule, generation=generation)
+        argv = build.argv.format(folder=folder, port=self.port, counter=build.counter)
         for unit in build.units:
-            text = UNIT.format(
-                root=self.root,
-                capsule=capsule,
-                commit=release.source.commit,
-                generation=generation,
-                folder=folder,
-                argv=build.argv.format(folder=folder, port=self.port, counter=build.counter),
-            )
+            text = UNIT.format(folder=folder, argv=argv) + addition(unit)
             self._put(f"{folder}/units/{unit}", text.encode())
             derived[f"units/{unit}"] = object_id(text.encode())
         for target, data in build.files.items():
@@ -235,15 +234,14 @@ class StagedHost:
             guard_level="L0",
             guard_policy="fail",
         )
-        return sign_order(replace(order, **changes))  # type: ignore[arg-type]
+        changed = replace(order, **changes)  # type: ignore[arg-type]
+        return sign(encode_order(changed), payload_type=ORDER_TYPE, signer=self.controller)
 
     def confirm(self, op_id: str, proof: str, **changes: object) -> Envelope:
         """Return a controller's confirm of a proof's digest."""
         confirm = Confirm(op_id=op_id, node=NODE, proof=proof, route=self.route_digest, fence=1)
         changed = replace(confirm, **changes)  # type: ignore[arg-type]
-        return sign(
-            encode_confirm(changed), payload_type=CONFIRM_TYPE, signer=documents.CONTROLLER_KEY
-        )
+        return sign(encode_confirm(changed), payload_type=CONFIRM_TYPE, signer=self.controller)
 
     def order_now(self, marker: Marker, *, op_id: str, **changes: object) -> Envelope:
         """Return an order of this boot and moment."""
@@ -299,7 +297,7 @@ class StagedHost:
         """Run `rescue.sh` as it lies on the host; return its exit code."""
         program = f"{self.layout.recovery}/rescue.sh"
         return subprocess.run(
-            ["sh", program, self.root, *arguments], timeout=60, check=False
+            ["sh", program, self.layout.root, *arguments], timeout=60, check=False
         ).returncode
 
     def get(self) -> str:
@@ -342,11 +340,6 @@ def await_true(condition: Callable[[], bool], *, within_s: float = 30) -> None:
     while not condition():
         assert time.monotonic() < until, "waited in vain"
         time.sleep(0.02)
-
-
-def sign_order(order: Order) -> Envelope:
-    """Return an order signed by the controller."""
-    return sign(encode_order(order), payload_type=ORDER_TYPE, signer=documents.CONTROLLER_KEY)
 
 
 def make_release(build: Build) -> Release:
