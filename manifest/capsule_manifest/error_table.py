@@ -251,7 +251,7 @@ _BUILDER: dict[str, tuple[ExitCode, str]] = {
         "raise release_counter in release.toml, or build into another folder",
     ),
     "input-changed": (ExitCode.INTEGRITY, "let nothing write to the inputs, and build again"),
-    "input-missing": (ExitCode.USAGE, "correct the path in release.toml"),
+    "input-missing": (ExitCode.USAGE, "commit the file, or correct the path in release.toml"),
     "key-exists": (ExitCode.USAGE, "choose another file name; nothing was overwritten"),
     "key-exposed": (ExitCode.INTEGRITY, "replace the key; then `chmod 600` the new one"),
     "key-missing": (ExitCode.USAGE, "give the path of a key file that this user can read"),

@@ -16,7 +16,9 @@ from capsule.builder.capsule_dir import (
     publish_directory,
     write_metadata,
 )
+from capsule.builder.committed import committed_files
 from capsule.builder.config import FilesSource, RecoverySource, ReleaseSource, ServiceSource
+from capsule.builder.git_source import open_work_tree
 from capsule.builder.managed_files import check_targets, files_input, recovery_input
 from capsule.builder.model import ComponentInput
 from capsule.builder.packer import Listing, list_component, pack_content
@@ -77,16 +79,17 @@ def draft_release(
     inputs = list(resolved.components)
     units: dict[str, tuple[Unit, ...]] = {}
     files: dict[str, tuple[ManagedFile, ...]] = {}
+    committed = committed_files(open_work_tree(source.folder), source.components)
     steps: dict[str, tuple[tuple[str, ...], ...]] = {}
     for item in source.components:
         match item:
             case ServiceSource():
-                component, units[item.name] = service_input(item, source.folder)
+                component, units[item.name] = service_input(item, committed)
                 steps[item.name] = item.guarded_steps
             case FilesSource():
-                component, files[item.name] = files_input(item, source.folder)
+                component, files[item.name] = files_input(item, committed)
             case RecoverySource():
-                component = recovery_input(item, source.folder)
+                component = recovery_input(item, committed)
             case _:
                 continue
         inputs.append(component)

@@ -12,8 +12,8 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -27,7 +27,7 @@ from capsule_manifest.paths import check_link, check_path, escape
 from capsule_manifest.release import ComponentKind, Source
 from capsule_manifest.tree_entry import EntryKind
 
-__all__ = ["WorkTree", "open_work_tree", "source_input"]
+__all__ = ["WorkTree", "committed_entries", "open_work_tree", "source_input"]
 
 _TIMEOUT_S: Final = 120
 _BLOB_BYTES_MAX: Final = 2 * 1024**3
@@ -119,6 +119,24 @@ def source_input(
         external=(External(type="git-commit", name=name, digest=f"{algorithm}:{commit}"),),
     )
     return component, work_tree.source
+
+
+def committed_entries(
+    work_tree: WorkTree, paths: Sequence[str]
+) -> Mapping[str, tuple[InputEntry, ...]]:
+    """Return what the commit has at each path and below it, with paths from the top of the tree.
+
+    A path that the commit lacks, or that lies outside of the work tree, has no entries.
+
+    Raises:
+        Refused: `source-entry-refused`, `path-invalid`, `link-escapes`.
+        Failed: `source-git-failed`.
+    """
+    if not paths:
+        return {}
+    entries = tuple(_entries(replace(work_tree, prefix=""), tuple(paths)))
+    _check_attributes(replace(work_tree, prefix=""), [entry.path for entry in entries])
+    return {path: tuple(item for item in entries if _is_below(item.path, path)) for path in paths}
 
 
 def _check_clean(top: Path) -> None:

@@ -1,17 +1,14 @@
 """Managed files and recovery material: files that a release puts at places of its own choice."""
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Final
 
-from capsule.builder.archive import path_entries
+from capsule.builder.committed import CommittedFiles
 from capsule.builder.config import FilesSource, RecoverySource
-from capsule.builder.file_input import file_entry, read_text
 from capsule.builder.model import ComponentInput, InputEntry
 from capsule_manifest.errors import Refused
 from capsule_manifest.release import ManagedFile
 from capsule_manifest.template import placeholders
-from capsule_manifest.tree_entry import EntryKind
 
 __all__ = ["check_targets", "files_input", "recovery_input"]
 
@@ -22,7 +19,7 @@ _OWN_FOLDERS: Final = (
 
 
 def files_input(
-    source: FilesSource, folder: Path
+    source: FilesSource, committed: CommittedFiles
 ) -> tuple[ComponentInput, tuple[ManagedFile, ...]]:
     """Read the managed files of a component; their targets become paths of its tree.
 
@@ -42,9 +39,9 @@ def files_input(
                     where=source.name,
                 )
         if item.template:
-            placeholders(read_text(folder, item.source), where=item.source)
+            placeholders(committed.text(item.source), where=item.source)
         path = item.target.lstrip("/")
-        entries.append(file_entry(folder, item.source, path, mode=0o644))
+        entries.append(committed.file(item.source, path, mode=0o644))
         files.append(
             ManagedFile(
                 file=path,
@@ -82,36 +79,16 @@ def check_targets(role: str, files: tuple[ManagedFile, ...]) -> None:
             )
 
 
-def recovery_input(source: RecoverySource, folder: Path) -> ComponentInput:
-    """Read recovery material: files by their name, folders whole below their name.
+def recovery_input(source: RecoverySource, committed: CommittedFiles) -> ComponentInput:
+    """Return recovery material: files by their name, folders whole below their name.
 
-    Raises:
-        Refused: `input-missing`, `archive-refused`.
+    Two inputs of one name are refused when the tree is built.
     """
-    entries: list[InputEntry] = []
-    for name in source.paths:
-        path = folder / name
-        base = path.name
-        if path.is_dir() and not path.is_symlink():
-            entries.append(InputEntry(path=base, kind=EntryKind.DIRECTORY, mode=0o755))
-            entries += [_below(base, entry) for entry in path_entries(path)]
-        else:
-            entries.append(file_entry(folder, name, base, mode=0o644))
+    entries = [entry for name in source.paths for entry in committed.below(name)]
     return ComponentInput(
         name=source.name,
         kind=source.kind,
         platforms=tuple(sorted(source.platforms)),
         entries=tuple(sorted(entries, key=lambda entry: entry.path)),
         external=(),
-    )
-
-
-def _below(base: str, entry: InputEntry) -> InputEntry:
-    return InputEntry(
-        path=f"{base}/{entry.path}",
-        kind=entry.kind,
-        mode=entry.mode,
-        size_bytes=entry.size_bytes,
-        target=entry.target,
-        open=entry.open,
     )

@@ -8,11 +8,11 @@ Source: design, sections 9 and 11.
 """
 
 import re
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Final
 
+from capsule.builder.committed import CommittedFiles
 from capsule.builder.config import ServiceSource, UnitSource
-from capsule.builder.file_input import file_entry, read_text
 from capsule.builder.model import ComponentInput, InputEntry
 from capsule.builder.unit_file import Setting, UnitFile, parse_duration_ms, parse_unit
 from capsule_manifest.errors import Refused
@@ -34,7 +34,9 @@ _ADDRESS = re.compile(r"(?:https?|ftp|git\+[a-z]+|oci|docker)://(?!(?:127\.|loca
 _BY_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}")
 
 
-def service_input(source: ServiceSource, folder: Path) -> tuple[ComponentInput, tuple[Unit, ...]]:
+def service_input(
+    source: ServiceSource, files: CommittedFiles
+) -> tuple[ComponentInput, tuple[Unit, ...]]:
     """Read and check the units of a component.
 
     Raises:
@@ -43,17 +45,17 @@ def service_input(source: ServiceSource, folder: Path) -> tuple[ComponentInput, 
     entries: list[InputEntry] = []
     units: list[Unit] = []
     for item in source.units:
-        name = Path(item.file).name
+        name = PurePosixPath(item.file).name
         if not UNIT_NAME.fullmatch(name):
             raise Refused("unit-invalid", "a file's name is no unit name", got=name)
-        text = read_text(folder, item.file)
+        text = files.text(item.file)
         placeholders(text, where=item.file)
         if item.probe:
             placeholders(item.probe.http, where=f"probe of {item.file}")
         parsed = parse_unit(text, where=item.file)
         _check(parsed, source, item.file)
         units.append(_unit(name, item, parsed))
-        entries.append(file_entry(folder, item.file, name, mode=0o644))
+        entries.append(files.file(item.file, name, mode=0o644))
     component = ComponentInput(
         name=source.name,
         kind=source.kind,
