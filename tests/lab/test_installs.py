@@ -216,3 +216,24 @@ def test_the_unit_set_belongs_to_the_release(installs):
     assert installs.unit("other.service", "LoadState") == "not-found"
     assert installs.unit("other.service", "ActiveState") == "inactive"
     assert not installs.host.path(other).exists()
+
+
+BROKEN_UNITS = {
+    "an unknown setting": "[Service]\nExecStart=/bin/true\nRestrat=always\n",
+    "a program that is not there": "[Service]\nExecStart=/opt/nowhere/serve\n",
+    "nothing to start": "[Service]\nRestart=always\n",
+    "processes that survive a stop": "[Service]\nExecStart=/bin/true\nKillMode=process\n",
+    "a second name": "[Service]\nExecStart=/bin/true\n[Install]\nAlias=web.service\n",
+}
+
+
+def test_a_unit_that_can_not_run_is_found_at_rehearsal(installs):
+    for defect, text in BROKEN_UNITS.items():
+        problems = installs.drive("check", "bad.service", text)["problems"]
+        assert problems, defect
+        assert all("bad.service" in line for line in problems), problems
+
+
+def test_a_unit_may_use_files_that_only_the_switch_brings(installs):
+    text = "[Unit]\nDescription=x\n[Service]\nExecStart=/opt/capsule/current/none\n"
+    assert installs.drive("check", "good.service", text)["problems"] == []

@@ -132,7 +132,10 @@ class SystemdServices:
 
     def _call(self, verb: str, unit: str, deadline_ms: int, what: str) -> None:
         argv = ["sh", self._script, self._layout.root, verb, unit, str(deadline_ms)]
-        completed = self._processes.run(argv, timeout_ms=deadline_ms + _SCRIPT_MARGIN_MS)
+        # In our group: a `stop` that outlived a killed supervisor could stop what rescue started.
+        completed = self._processes.run(
+            argv, timeout_ms=deadline_ms + _SCRIPT_MARGIN_MS, own_group=False
+        )
         if completed.exit_code != 0:
             raise Failed("service-failed", what, got=completed.output.strip(), where=unit)
 

@@ -15,11 +15,12 @@ root=$1 verb=$2 unit=$3 deadline_ms=${4-10000}
 [ -z "$root" ] || { echo "service: not the root of this host: $root" >&2; exit 2; }
 case $unit in */* | .* | '') echo "service: not a unit: $unit" >&2; exit 2 ;; esac
 
-# systemctl with a limit in milliseconds; a systemd that hangs must not hang a restore.
+# systemctl with a limit in milliseconds; a systemd that hangs must not hang a restore. In the
+# foreground, which means in our process group: what kills the supervisor's group ends it too.
 ask() {
     limit_ms=$1
     shift
-    timeout --signal=KILL "$((limit_ms / 1000)).$(printf '%03d' $((limit_ms % 1000)))" \
+    timeout --foreground --signal=KILL "$((limit_ms / 1000)).$(printf '%03d' $((limit_ms % 1000)))" \
         systemctl --no-ask-password --quiet "$@"
 }
 

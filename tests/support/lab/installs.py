@@ -81,9 +81,16 @@ class InstallHost:
         self.begin(counter)
         return self.drive("finish", str(counter))
 
-    def begin(self, counter: int, *, d1_ms: int = 20_000, d2_ms: int = 20_000) -> None:
+    def begin(
+        self,
+        counter: int,
+        *,
+        d1_ms: int = 20_000,
+        d2_ms: int = 20_000,
+        confirm: str = "controller",
+    ) -> None:
         """Order a staged release and let the host go on by itself."""
-        self.drive("begin", str(counter), str(d1_ms), str(d2_ms))
+        self.drive("begin", str(counter), str(d1_ms), str(d2_ms), confirm)
 
     def look(self) -> dict[str, object]:
         """Return what is installed, what serves, whether it is held, and how ops stand."""
@@ -127,7 +134,8 @@ def main(arguments: list[str]) -> dict[str, object]:
     if verb == "begin":
         counter, d1_ms, d2_ms = int(rest[0]), int(rest[1]), int(rest[2])
         marker = _marker(staged, counter)
-        staged.begin(marker, op_id=op_id_of(counter), d1_ms=d1_ms, d2_ms=d2_ms)
+        limits = {"d1_ms": d1_ms, "d2_ms": d2_ms}
+        staged.begin(marker, op_id=op_id_of(counter), confirm=rest[3], **limits)
         return {}
     if verb == "finish":
         op = staged.op(op_id_of(int(rest[0])))
@@ -140,6 +148,8 @@ def main(arguments: list[str]) -> dict[str, object]:
     if verb == "verb":
         code, records = staged.run(*rest)
         return {"code": code, "records": records}
+    if verb == "check":
+        return {"problems": staged.effects().services.check({rest[0]: rest[1]})}
     assert verb == "look", verb
     ops = {op.op_id: op.result() for op in map(staged.op, staged.disk.list(staged.layout.ops))}
     return {
