@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import uuid
 from pathlib import Path
 
@@ -245,21 +244,6 @@ class LabHost:
     def make_writable(self, path: str) -> None:
         """Undo `make_read_only`."""
         self.run("umount", path)
-
-    def outage_of(self, port: int, *, until: float) -> float:
-        """Return the longest time without an answer on a TCP port, looked at until `until` (s).
-
-        Seen from outside, every 5 ms. `until` is of the monotonic clock.
-        """
-        last, longest = time.monotonic(), 0.0
-        while (now := time.monotonic()) < until:
-            try:
-                with socket.create_connection((self.address, port), timeout=0.5):
-                    longest, last = max(longest, now - last), now
-            except OSError:
-                pass
-            time.sleep(0.005)
-        return max(longest, now - last)
 
 
 def _new_host_key(root: Path) -> None:

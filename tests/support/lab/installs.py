@@ -9,6 +9,9 @@ import json
 import shutil
 import sys
 import sysconfig
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +47,24 @@ _BUILDS = {
         "stop_ms": 1_000,
     },
 }
+
+
+_WATCH = """\
+import socket, sys, time
+port, until = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+last, longest = time.monotonic(), 0.0
+while time.monotonic() < until:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as link:
+            link.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+            if link.recv(1):
+                now = time.monotonic()
+                longest, last = max(longest, now - last), now
+    except OSError:
+        pass
+    time.sleep(0.002)
+print(max(longest, time.monotonic() - last))
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +116,22 @@ class InstallHost:
     def look(self) -> dict[str, object]:
         """Return what is installed, what serves, whether it is held, and how ops stand."""
         return self.drive("look")
+
+    @contextmanager
+    def watch(self, seconds: float) -> Iterator[list[float]]:
+        """Ask the service every 2 ms for so long; the list then holds its longest silence, s."""
+        silences: list[float] = []
+
+        def ask() -> None:
+            argv = ("python3", "-c", _WATCH, str(PORT), str(seconds))
+            silences.append(float(self.host.run(*argv, timeout_s=seconds + 30).stdout))
+
+        watcher = threading.Thread(target=ask)
+        watcher.start()
+        try:
+            yield silences
+        finally:
+            watcher.join()
 
     def unit(self, name: str, prop: str) -> str:
         """Return a property of a unit."""
