@@ -13,7 +13,14 @@ from pathlib import Path
 
 from capsule_manifest.errors import Failed, Refused
 
-__all__ = ["exclusive", "make_folder", "publish_once", "read_bounded", "replace_file"]
+__all__ = [
+    "exclusive",
+    "make_folder",
+    "publish_once",
+    "publish_path",
+    "read_bounded",
+    "replace_file",
+]
 
 _PRIVATE_FOLDER = 0o700
 
@@ -64,6 +71,31 @@ def publish_once(path: Path, data: bytes, *, mode: int = 0o600) -> bool:
     finally:
         temporary.unlink(missing_ok=True)
     return True
+
+
+def publish_path(work: Path, path: Path) -> None:
+    """Give a complete file or folder its name, durably: no name is ever seen on half of it.
+
+    A file takes the place of an older one; a folder needs a name that is free or an empty folder.
+    Modes become 0644 and 0755, whatever this process's umask was.
+
+    Raises:
+        Failed: `controller-disk`.
+    """
+    try:
+        # Bottom up, so that a folder's sync also covers the names that it holds.
+        for item in sorted((work, *work.rglob("*")), reverse=True):
+            is_folder = item.is_dir()
+            item.chmod(0o755 if is_folder else 0o644)
+            descriptor = os.open(item, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        os.rename(work, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _failed("a file or folder can't be written", path) from error
 
 
 def read_bounded(path: Path, size_bytes_max: int) -> bytes | None:

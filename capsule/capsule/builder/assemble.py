@@ -4,16 +4,15 @@ The id follows from content alone, so it is the same whoever builds, where and w
 appears under its final name at once and complete; before that it is a folder of a temporary name.
 """
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from capsule.builder.capsule_dir import (
     capsules_in,
     copy_packs,
     directory_name,
-    publish_directory,
     write_metadata,
 )
 from capsule.builder.committed import committed_files
@@ -24,11 +23,13 @@ from capsule.builder.model import ComponentInput
 from capsule.builder.packer import Listing, list_component, pack_content
 from capsule.builder.resolve import Resolved
 from capsule.builder.services import check_budget, service_input
+from capsule.durable import publish_path, read_bounded
 from capsule_manifest.digest import CapsuleId, ObjectId
 from capsule_manifest.errors import Refused
 from capsule_manifest.packing import Content, Packing, encode_packing
 from capsule_manifest.paths import case_collisions
 from capsule_manifest.release import (
+    RELEASE_LIMITS,
     Component,
     ComponentKind,
     External,
@@ -140,7 +141,7 @@ def assemble(draft: Draft, output: Path, *, report: Callable[[str], None]) -> Bu
     An existing directory of the same id is left as it is: its packing and signatures stay valid.
 
     Raises:
-        Refused: `counter-not-higher`.
+        Refused: `counter-not-higher`, `output-differs`.
         Failed: `input-changed`, `controller-disk`.
     """
     output.mkdir(parents=True, exist_ok=True)
@@ -148,12 +149,27 @@ def assemble(draft: Draft, output: Path, *, report: Callable[[str], None]) -> Bu
     siblings = capsules_in(output)
     _check_counter(draft, siblings)
     if folder.is_dir():
-        return Built(
-            folder=folder, capsule=draft.capsule, release=draft.release,
-            reused=len(draft.listings), warnings=draft.warnings,
-        )  # fmt: skip
-    work = output / f".{folder.name}.new"
-    shutil.rmtree(work, ignore_errors=True)
+        _check_existing(draft, folder)
+        reused = len(draft.listings)
+    else:
+        # A name of its own: two builds into one folder don't meet before the last step.
+        with TemporaryDirectory(dir=output, prefix=f".{folder.name}.") as temporary:
+            work = Path(temporary, "new")
+            reused = _write(draft, work, siblings, report)
+            publish_path(work, folder)
+    return Built(
+        folder=folder,
+        capsule=draft.capsule,
+        release=draft.release,
+        reused=reused,
+        warnings=draft.warnings,
+    )
+
+
+def _write(
+    draft: Draft, work: Path, siblings: Sequence[Path], report: Callable[[str], None]
+) -> int:
+    """Write the members of a capsule and return how many components had their packs already."""
     packs = work / "packs"
     packs.mkdir(parents=True)
     contents: dict[ObjectId, Content] = {}
@@ -171,11 +187,7 @@ def assemble(draft: Draft, output: Path, *, report: Callable[[str], None]) -> Bu
     packing = encode_packing(Packing(capsule=draft.capsule, contents=contents))
     trees = {root: encode_tree(listing.tree) for root, listing in draft.listings.items()}
     write_metadata(work, draft.manifest, packing, trees)
-    publish_directory(work, folder)
-    return Built(
-        folder=folder, capsule=draft.capsule, release=draft.release, reused=reused,
-        warnings=draft.warnings,
-    )  # fmt: skip
+    return reused
 
 
 def _component(component: ComponentInput, listing: Listing) -> Component:
@@ -216,10 +228,11 @@ def _check_role(
 
 
 def _check_counter(draft: Draft, siblings: Sequence[Path]) -> None:
-    prefix, own = draft.release.product.rpartition("/")[2], draft.release.release_counter
+    own_name = directory_name(draft.release, draft.capsule)
+    product, own = draft.release.product.rpartition("/")[2], draft.release.release_counter
     for sibling in siblings:
-        name, counter, short = sibling.name.removesuffix(".capsule").rsplit("-", 2)
-        if name == prefix and int(counter) >= own and short not in draft.capsule:
+        name, counter, _ = sibling.name.rsplit("-", 2)
+        if name == product and int(counter) >= own and sibling.name != own_name:
             raise Refused(
                 "counter-not-higher",
                 "the output folder has a capsule with this or a higher release counter",
@@ -227,3 +240,14 @@ def _check_counter(draft: Draft, siblings: Sequence[Path]) -> None:
                 got=own,
                 where=sibling,
             )
+
+
+def _check_existing(draft: Draft, folder: Path) -> None:
+    """Refuse a folder of the right name that holds something else: eight digits prove nothing."""
+    if read_bounded(folder / "capsule.json", RELEASE_LIMITS.size_bytes_max) != draft.manifest:
+        raise Refused(
+            "output-differs",
+            "the output folder has another capsule under the same name",
+            expected=draft.capsule,
+            where=folder,
+        )

@@ -1,8 +1,6 @@
-"""A capsule directory on the builder's disk: its name, its files, and how it comes into being."""
+"""A capsule directory on the builder's disk: its name, its files, and the packs of earlier ones."""
 
-import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,7 +9,7 @@ from blake3 import blake3
 
 from capsule.builder.packer import pack_name
 from capsule_manifest.digest import CapsuleId, ObjectId
-from capsule_manifest.errors import Failed, Refused
+from capsule_manifest.errors import Refused
 from capsule_manifest.packing import PACKING_LIMITS, Content, decode_packing
 from capsule_manifest.release import Release, generation_name
 
@@ -19,7 +17,6 @@ __all__ = [
     "capsules_in",
     "copy_packs",
     "directory_name",
-    "publish_directory",
     "write_metadata",
 ]
 
@@ -70,29 +67,6 @@ def write_metadata(
         (folder / "trees" / root.hex()).write_bytes(raw)
 
 
-def publish_directory(work: Path, folder: Path) -> None:
-    """Give a complete directory its name, durably: a name is never seen on half a capsule.
-
-    Raises:
-        Failed: `controller-disk`.
-    """
-    try:
-        # The builder's umask is not part of a capsule.
-        for path in (work, *work.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        descriptor = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            # One sync for all files; the rename below must not reach the disk before them.
-            os.sync()
-            work.rename(folder)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise Failed("controller-disk", "a capsule can't be written", where=folder) from error
-    _sync_folder(folder.parent)
-
-
 def _copy_pack(source: Path, pack: ObjectId, packs: Path) -> bool:
     target = packs / pack_name(pack)
     if target.exists():
@@ -105,13 +79,4 @@ def _copy_pack(source: Path, pack: ObjectId, packs: Path) -> bool:
     if hasher.digest() != pack:
         target.unlink()
         return False
-    shutil.copystat(source, target)
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

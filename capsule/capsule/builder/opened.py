@@ -120,8 +120,9 @@ def open_capsule(path: Path) -> OpenCapsule:
 
 def _directory(path: Path) -> dict[str, _Range]:
     members: dict[str, _Range] = {}
-    for folder, _, names in os.walk(path):
-        for name in names:
+    for folder, folders, names in os.walk(path):
+        # A link to a folder is listed as a folder and not entered: it would be passed over.
+        for name in [*(name for name in folders if Path(folder, name).is_symlink()), *names]:
             file = Path(folder, name)
             member = file.relative_to(path).as_posix()
             check_member_name(member)

@@ -16,6 +16,7 @@ from typing import Final
 from blake3 import blake3
 
 from capsule.builder.model import ComponentInput, InputEntry
+from capsule.durable import publish_path
 from capsule_manifest.digest import ObjectId
 from capsule_manifest.errors import Failed
 from capsule_manifest.pack import Codec, PackWriter, cut_frames, encode_frame
@@ -26,7 +27,7 @@ __all__ = ["Listing", "list_component", "pack_content", "pack_name"]
 
 _CHUNK_BYTES: Final = 1024 * 1024
 _WORKERS_MAX: Final = 2
-_FRAMES_AHEAD: Final = 3
+_FRAMES_AHEAD: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ def pack_content(listing: Listing, folder: Path) -> Content:
                 writer.add_encoded(content, stored, codec)
                 following = next(encoded, None)
             pack = writer.finish()
-        temporary.replace(folder / pack_name(pack.id))
+        publish_path(temporary, folder / pack_name(pack.id))
         packs.append(pack)
     return Content(stream_bytes=listing.content_bytes, packs=tuple(packs))
 

@@ -31,6 +31,10 @@ _SIDE_STEPS: Final = (
 _ENGINES = re.compile(r"(?:^|/)(podman|docker|nerdctl|ctr)$")
 _FETCHERS = re.compile(r"(?:^|/)(curl|wget|pip3?|uv|npm|npx|git|apt-get|apt|dnf|skopeo)$")
 _ADDRESS = re.compile(r"(?:https?|ftp|git\+[a-z]+|oci|docker)://(?!(?:127\.|localhost|\[::1\]))")
+_SHELLS = re.compile(r"(?:^|/)(?:ba|da|a|z)?sh$")
+_RUNNERS = re.compile(r"(?:^|/)(?:env|exec|nice|ionice|setpriv|python[0-9.]*)$")
+_SEPARATORS = re.compile(r"[\s\"'`;|&()$]+")
+_PREFIXES: Final = "@-:+!|"  # before a program, systemd reads these as its own
 _BY_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}")
 
 
@@ -52,6 +56,14 @@ def service_input(
         placeholders(text, where=item.file)
         if item.probe:
             placeholders(item.probe.http, where=f"probe of {item.file}")
+        if not name.endswith(".service"):
+            raise Refused(
+                "unit-not-allowed",
+                "only a service has a process that can be proved",
+                expected="a unit named NAME.service",
+                got=name,
+                where=source.name,
+            )
         parsed = parse_unit(text, where=item.file)
         _check(parsed, source, item.file)
         units.append(_unit(name, item, parsed))
@@ -112,13 +124,15 @@ def _check(parsed: UnitFile, source: ServiceSource, where: str) -> None:
     kind = parsed.last("Service", "Type")
     if kind is not None and kind.value not in _TYPES:
         raise _refused(kind, where, "an unknown type", ", ".join(_TYPES))
-    if not any(parsed.all("Service", "ExecStart")):
+    # An empty value takes back the ones before it.
+    start = parsed.last("Service", "ExecStart")
+    if start is None or not start.value:
         raise Refused("unit-invalid", "a service starts nothing", where=where)
     for setting in parsed.settings:
         if not setting.key.startswith("Exec"):
             continue
-        argv = tuple(setting.value.lstrip("@-:+!|").split())
-        if setting.key in _SIDE_STEPS and argv not in source.guarded_steps:
+        argv = tuple(setting.value.lstrip(_PREFIXES).split())
+        if setting.key in _SIDE_STEPS and argv and argv not in source.guarded_steps:
             raise _refused(
                 setting,
                 where,
@@ -129,12 +143,12 @@ def _check(parsed: UnitFile, source: ServiceSource, where: str) -> None:
 
 
 def _check_fetches(setting: Setting, argv: tuple[str, ...], where: str) -> None:
-    programs = [word for word in argv if not word.startswith("-")]
     if _ADDRESS.search(setting.value):
         raise _refused(setting, where, "an address is fetched at start", "content of the capsule")
-    if any(_FETCHERS.search(word) for word in programs[:2]):
+    programs = _programs(setting.value)
+    if any(_FETCHERS.search(word) for word in programs):
         raise _refused(setting, where, "a program that fetches runs", "content of the capsule")
-    if programs and _ENGINES.search(programs[0]) and "run" in argv:
+    if any(_ENGINES.search(word) for word in programs) and "run" in argv:
         pinned = _BY_DIGEST.search(setting.value) is not None
         if not pinned or "--pull=never" not in argv:
             raise _refused(
@@ -143,6 +157,25 @@ def _check_fetches(setting: Setting, argv: tuple[str, ...], where: str) -> None:
                 "an image may be pulled at start",
                 "an image by @sha256:… and --pull=never",
             )
+
+
+def _programs(value: str) -> list[str]:
+    """Return the words that name a program: the first, those behind `env`, a shell's whole script.
+
+    A rule of thumb that catches what people write; the guard and the host's own network rules are
+    what stops the rest.
+    """
+    words = [word for word in _SEPARATORS.split(value.lstrip(_PREFIXES)) if word]
+    programs: list[str] = []
+    for word in words:
+        if word.startswith("-") or "=" in word:
+            continue
+        programs.append(word)
+        if _SHELLS.search(word):
+            return words
+        if not _RUNNERS.search(word):
+            break
+    return programs
 
 
 def _refused(setting: Setting, where: str, what: str, expected: str) -> Refused:

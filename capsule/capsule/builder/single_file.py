@@ -1,10 +1,10 @@
 """The single-file form of a capsule directory: the same members, trust first."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from capsule.builder.opened import OpenCapsule, open_capsule
+from capsule.durable import publish_path
 from capsule_manifest.container import member_order, write_container
 from capsule_manifest.errors import Failed
 
@@ -12,7 +12,7 @@ __all__ = ["write_single_file"]
 
 
 def write_single_file(folder: Path) -> Path:
-    """Write `FOLDER` without its ending `.capsule` plus `.capsule.tar`, at once and durably.
+    """Write `FOLDER.tar` beside the capsule directory FOLDER, at once and durably.
 
     Raises:
         Refused: `container-*`.
@@ -25,10 +25,8 @@ def write_single_file(folder: Path) -> Path:
         with temporary.open("wb") as file:
             for data in write_container(_members(source)):
                 file.write(data)
-            file.flush()
-            # A capsule that is carried away on a medium must not be an empty name.
-            os.fsync(file.fileno())
-        temporary.replace(target)
+        # A capsule that is carried away on a medium must not be an empty name.
+        publish_path(temporary, target)
     except OSError as error:
         raise Failed("controller-disk", "a capsule can't be written", where=target) from error
     finally:

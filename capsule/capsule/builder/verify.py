@@ -24,8 +24,8 @@ from capsule_manifest.pack import (
 )
 from capsule_manifest.packing import PACKING_LIMITS, Content, Pack, Packing, decode_packing
 from capsule_manifest.policy import Policy
-from capsule_manifest.release import RELEASE_LIMITS, Release
-from capsule_manifest.tree import Tree, TreeLimits, content_order, decode_tree
+from capsule_manifest.release import RELEASE_LIMITS, Component, Release
+from capsule_manifest.tree import EntryKind, Tree, TreeLimits, content_order, decode_tree
 from capsule_manifest.trust import verify_packing, verify_release
 
 __all__ = ["Verified", "bundles_about", "verify_capsule"]
@@ -57,7 +57,8 @@ def verify_capsule(
 
     Raises:
         Refused: what `verify_release` and `verify_packing` raise; `tree-*`, `frame-*`, `pack-*`,
-            `packing-inconsistent`, `object-mismatch`, `container-member-refused`.
+            `packing-inconsistent`, `object-mismatch`, `container-member-refused`,
+            `document-invalid`.
         Failed: `capsule-incomplete`, `controller-disk`.
     """
     started = time.monotonic()
@@ -73,6 +74,9 @@ def verify_capsule(
     for root, component in roots.items():
         report(component.name)
         tree = _read_tree(source, root)
+        for sharing in verified.release.components:
+            if sharing.tree == root:
+                _check_named_files(sharing, tree)
         if len(tree.entries) != component.entries:
             raise _inconsistent(
                 f"entries of {component.name}", component.entries, len(tree.entries)
@@ -121,9 +125,26 @@ def _read_tree(source: OpenCapsule, root: ObjectId) -> Tree:
     return decode_tree(raw, root=root)
 
 
+def _check_named_files(component: Component, tree: Tree) -> None:
+    """Refuse a manifest whose units or managed files are no files of their component."""
+    named = {item.file for item in (*component.units, *component.files)}
+    missing = named - {entry.path for entry in tree.entries if entry.kind is EntryKind.FILE}
+    if missing:
+        raise Refused(
+            "document-invalid", "a component names files that its tree doesn't have",
+            got=", ".join(sorted(missing)), where=f"capsule.json.components.{component.name}",
+        )  # fmt: skip
+
+
 def _check_members(source: OpenCapsule, release: Release, packing: Packing) -> None:
     """Refuse members that nothing names: what isn't checked must not travel along."""
-    named = {f"trees/{component.tree.hex()}" for component in release.components}
+    roots = {component.tree for component in release.components}
+    stray = set(packing.contents) - roots
+    if stray:
+        raise _inconsistent(
+            "the set of trees", "trees of the manifest", ", ".join(map(blake3_text, stray))
+        )
+    named = {f"trees/{root.hex()}" for root in roots}
     named |= {f"packs/{pack_name(pack)}" for pack in _packs(packing)}
     extra = set(source.below("trees")) | set(source.below("packs")) | set(source.below("deltas"))
     if extra - named:
