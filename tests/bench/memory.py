@@ -121,7 +121,6 @@ def fill(folder: Path, total_bytes: int) -> None:
     """Write files until there are so many bytes, every other one random, the first one large."""
     folder.mkdir()
     rng = random.Random(1)
-    block = b"".join(b"line %08d of something that compresses\n" % n for n in range(40_000))
     written = number = 0
     while written < total_bytes:
         size = min(LARGE_BYTES if number == 0 else FILE_BYTES, total_bytes - written)
@@ -129,11 +128,19 @@ def fill(folder: Path, total_bytes: int) -> None:
             rest = size
             while rest:
                 part = min(rest, 4 * 1024 * 1024)
-                chunk = rng.randbytes(part) if number % 2 == 0 else (block * 3)[:part]
+                chunk = rng.randbytes(part) if number % 2 == 0 else words(rng, part)
                 file.write(chunk)
                 rest -= len(chunk)
         written += size
         number += 1
+
+
+def words(rng: random.Random, size: int) -> bytes:
+    """Return bytes that compress about tenfold and occur nowhere else."""
+    line = b"%016x is a line of a file that compresses well, as most of them do\n"
+    start = rng.getrandbits(60)
+    count = size // len(line % 0) + 1
+    return b"".join(line % (start + index) for index in range(count))[:size]
 
 
 def run(kind: str, folder: Path, *arguments: str) -> tuple[float, dict[str, int]]:
