@@ -14,7 +14,6 @@ __all__ = [
     "remove_tree",
     "replace_file",
     "switch_link",
-    "write_ready_link",
 ]
 
 
@@ -89,17 +88,6 @@ def remove_tree(disk: Disk, path: str) -> None:
     for name in disk.list(path):
         remove_tree(disk, f"{path}/{name}")
     disk.rmdir(path)
-
-
-def write_ready_link(disk: Disk, path: str, target: str) -> None:
-    """Make a durable link at `path`, replacing a leftover of that name.
-
-    Raises: `disk-*`.
-    """
-    remove_tree(disk, path)
-    disk.symlink(target, path)
-    # Whoever renames this name later must find it, also after power loss.
-    disk.fsync_dir(_folder(path), "prepared link's name")
 
 
 def switch_link(disk: Disk, path: str, target: str) -> None:
