@@ -1,0 +1,214 @@
+"""The commands that work with hosts, as a user calls them, on hosts that only keep the wire."""
+
+import json
+
+import pytest
+
+from capsule.__main__ import main
+from capsule.builder.keyfile import generate_key, load_signer
+from support.capsules import write_capsule
+
+FLEET = """\
+format = 1
+product = "acme/hello"
+[fleet]
+floor = 0
+max_unavailable = 1
+guard_min = "L0"
+"""
+NODE = """
+[nodes.{0}]
+local = "hosts/{0}"
+role = "web"
+platform = "bookworm"
+lane = "{1}"
+"""
+
+
+class Desk:
+    """A folder with keys, a policy, an inventory of two hosts and a capsule."""
+
+    def __init__(self, folder, capsys):
+        self.folder, self.capsys = folder, capsys
+        for name in ("release", "route", "trust", "controller"):
+            generate_key(folder / f"{name}.key", owner=name)
+        for node in ("n1", "n2"):
+            (folder / "hosts" / node).mkdir(parents=True, mode=0o755)
+        text = FLEET + NODE.format("n1", "a") + NODE.format("n2", "b")
+        (folder / "fleet.toml").write_text(text)
+        self.run(
+            "trust", "init", "--product", "acme/hello", "--release-key", "release.key.pub",
+            "--route-key", "route.key.pub", "--trust-key", "trust.key.pub",
+            "--output", "trust.json",
+        )  # fmt: skip
+        self.mini = self.capsule(1)
+
+    def capsule(self, counter):
+        signers = (load_signer(self.folder / "release.key"),)
+        return write_capsule(self.folder / f"{counter}.capsule", counter=counter, signers=signers)
+
+    def run(self, *arguments):
+        """Return (exit code, stdout, stderr)."""
+        code = main(arguments)
+        said = self.capsys.readouterr()
+        return code, said.out, said.err
+
+    def json(self, *arguments):
+        code, out, _ = self.run(*arguments, "--json")
+        return code, json.loads(out)
+
+    def stage(self, *arguments, counter=1):
+        return (
+            "stage", f"{counter}.capsule", *arguments, "--policy", "trust.json",
+            "--route-key", "route.key", "--controller-key", "controller.key",
+        )  # fmt: skip
+
+    def install(self, *arguments, counter=1):
+        return (
+            "install", f"{counter}.capsule", *arguments, "--policy", "trust.json",
+            "--controller-key", "controller.key",
+        )  # fmt: skip
+
+    def behave(self, node, **behaviour):
+        (self.folder / "hosts" / node / "behave.json").write_text(json.dumps(behaviour))
+
+
+@pytest.fixture
+def desk(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Desk(tmp_path, capsys)
+
+
+def test_a_stage_prints_its_cost_first_and_one_row_a_host_last(desk):
+    code, out, err = desk.run(*desk.stage("--lane", "all"))
+    assert code == 0, err
+    assert err.startswith("staging on 2 hosts: at most ")
+    rows = [line.split()[:3] for line in out.splitlines()[1:]]
+    assert rows == [[node, "staged", desk.mini.generation] for node in ("n1", "n2")]
+
+
+def test_a_stage_says_as_json_what_it_did_on_every_host(desk):
+    code, document = desk.json(*desk.stage("--node", "n1"))
+    assert (code, document["schema"], document["exit_code"]) == (0, 1, 0)
+    assert document["nodes"]["n1"]["state"] == "staged"
+    assert document["capsule"] == desk.mini.capsule
+
+
+def test_one_failed_host_makes_the_exit_code_and_not_the_others_fail(desk):
+    desk.run(*desk.stage("--lane", "all"))
+    desk.behave("n2", refuse={"receive": "disk-full"})
+    code, document = desk.json(*desk.stage("--lane", "all"))
+    assert (code, document["exit_code"]) == (20, 20)
+    assert document["nodes"]["n1"]["state"] == "staged"
+    assert document["nodes"]["n2"]["error"] == "disk-full"
+    assert document["nodes"]["n2"]["next"]
+
+
+def test_a_stage_needs_a_lane_or_nodes_and_not_both(desk):
+    for arguments in ((), ("--lane", "a", "--node", "n1")):
+        code, _, err = desk.run(*desk.stage(*arguments))
+        assert code == 2
+        assert "--lane or --node" in err
+
+
+def test_a_lane_that_is_not_there_is_refused_by_name(desk):
+    code, out, err = desk.run(*desk.stage("--lane", "z"))
+    assert (code, out) == (2, "")
+    assert "node-unknown" in err
+    assert "a, b" in err
+
+
+def test_an_installation_is_told_step_by_step_and_ends_with_a_table(desk):
+    desk.run(*desk.stage("--lane", "all"))
+    code, out, err = desk.run(*desk.install("--node", "n1", "--node", "n2"))
+    assert code == 0, err
+    assert "n1: ordered" in err
+    assert "n1: proof accepted and confirmed: hello.service" in err
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
+        [node, "committed", desk.mini.generation] for node in ("n1", "n2")
+    ]
+
+
+def test_after_a_restored_node_no_further_node_is_ordered(desk):
+    desk.run(*desk.stage("--lane", "all"))
+    desk.behave("n1", result="restored")
+    code, document = desk.json(*desk.install("--node", "n1", "--node", "n2"))
+    assert code == 60
+    assert document["nodes"]["n1"]["state"] == "restored"
+    assert document["nodes"]["n2"]["error"] == "install-not-begun"
+    assert desk.json("status")[1]["nodes"]["n2"]["current"] == "absent"
+
+
+def test_an_installation_before_any_stage_says_to_stage(desk):
+    code, _, err = desk.run(*desk.install("--node", "n1"))
+    assert code == 40
+    assert "capsule stage" in err
+
+
+def test_the_status_names_every_host_also_the_one_that_is_gone(desk):
+    desk.run(*desk.stage("--node", "n1"))
+    desk.run(*desk.install("--node", "n1"))
+    (desk.folder / "hosts/n2").rmdir()
+    code, document = desk.json("status")
+    assert code == 6
+    states = {node: fields["state"] for node, fields in document["nodes"].items()}
+    assert states == {"n1": "installed", "n2": "unknown"}
+    code, out, err = desk.run("status")
+    assert code == 6
+    assert "host-unreachable" in out
+    assert "next:" in err
+
+
+def test_receipts_are_listed_and_verified(desk):
+    desk.run(*desk.stage("--lane", "all"))
+    desk.run(*desk.install("--node", "n1"))
+    options = ("--lane", "all", "--controller-key", "controller.key")
+    code, document = desk.json("receipts", "list", *options)
+    assert code == 0
+    assert [item["kind"] for item in document["nodes"]["n1"]] == ["enrol", "stage", "install"]
+    assert desk.json("receipts", "verify", *options)[1]["nodes"]["n2"] == {"receipts": 2}
+    assert desk.run("receipts", "list", *options)[1].count("done") == 4
+
+
+def test_a_host_that_lost_its_past_fails_verification_with_10(desk):
+    desk.run(*desk.stage("--lane", "all"))
+    path = desk.folder / "hosts/n1/fake.json"
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({**state, "receipts": state["receipts"][:1]}))
+    code, out, err = desk.run(
+        "receipts", "verify", "--lane", "all", "--controller-key", "controller.key"
+    )
+    assert code == 10
+    assert "record-chain-broken" in out
+    assert "agrees" in out
+    assert "lost receipts" in err
+
+
+def test_freezing_shows_the_route_and_gives_the_digest_that_staging_uses(desk):
+    staged = desk.json(*desk.stage("--lane", "all"))[1]
+    freeze = (
+        "freeze", "--policy", "trust.json", "--route-key", "route.key",
+        "--controller-key", "controller.key",
+    )  # fmt: skip
+    code, document = desk.json(*freeze)
+    assert (code, document["route"]) == (0, staged["route"])
+    assert "not met yet" not in desk.run(*freeze)[1]
+
+
+def test_taking_over_raises_the_fence_above_what_hosts_have_seen(desk, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(desk.folder / "first"))
+    desk.run(*desk.stage("--lane", "all"))
+    desk.run(*desk.stage("--lane", "all", "--take-over"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(desk.folder / "second"))
+    assert desk.run(*desk.stage("--lane", "all"))[0] == 7
+    assert desk.run(*desk.stage("--lane", "all", "--take-over"))[0] == 0
+    monkeypatch.setenv("XDG_STATE_HOME", str(desk.folder / "first"))
+    assert desk.run(*desk.install("--node", "n1"))[0] == 7
+
+
+def test_a_release_key_is_refused_as_route_key_before_a_host_is_asked(desk):
+    arguments = [word.replace("route.key", "release.key") for word in desk.stage("--lane", "a")]
+    code, _, err = desk.run(*arguments)
+    assert code == 12
+    assert "authority-denied" in err
