@@ -94,9 +94,7 @@ def _print_rich(
 
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for column, header in enumerate(headers):
-        table.add_column(
-            header, justify="right" if column in right else "left", overflow="fold"
-        )
+        table.add_column(header, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         # Text, because a cell such as "[red]" is a name and no markup.
         table.add_row(*(Text(cell) for cell in row))
