@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Clock(Protocol):
-    """A clock that only goes forward, in milliseconds of this process; wall time decides nothing."""
+    """A clock of this process that only goes forward; wall time decides nothing."""
 
     def now_ms(self) -> int:
         """Return milliseconds since some fixed moment."""
@@ -117,8 +117,11 @@ class Ledger(Protocol):
         """Return the stream's events with a sequence above `after`, in order."""
         ...
 
-    def foreign_holds(self, stream: str, nodes: Sequence[str]) -> frozenset[str]:
-        """Return those of `nodes` that somebody other than `stream` holds."""
+    def foreign_holds(self, stream: str) -> frozenset[str]:
+        """Return the nodes that a person or another system holds.
+
+        What an ended epoch left held doesn't count: a newer epoch takes such a hold over.
+        """
         ...
 
 
@@ -158,11 +161,17 @@ class HostReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldReport:
-    """What the dispatcher says: whether the epoch's hold is in force, and what still runs."""
+    """What the dispatcher says: whether the epoch's hold is in force, and what still runs.
+
+    `busy` counts tasks and leases. The rest is what the hub knows of the node's clocks;
+    `credential_ms` is what remains of its credential, None if that never ends.
+    """
 
     node: str
     held: bool
     busy: int
+    heartbeat_age_ms: int
+    credential_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,133 @@
+"""A ledger in memory: what the simulator runs on, and the first that the contract suite tests."""
+
+from collections.abc import Sequence
+
+from capsule.lane.events import Event
+from capsule.lane.ports import Clock, Lease, Recorded, Rows
+from capsule_manifest.errors import Refused
+
+__all__ = ["LEASE_MS", "MemoryLedger"]
+
+LEASE_MS = 30_000
+
+
+class MemoryLedger:
+    """Every method is one transaction, because nothing else runs meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._fences: dict[str, int] = {}
+        self._leases: dict[str, tuple[str, int]] = {}
+        self._streams: dict[str, list[Recorded]] = {}
+        self._open: dict[str, str] = {}
+        self._permits: dict[str, str] = {}
+        self._holds: dict[str, set[str]] = {}
+
+    def acquire(self, scope: str, holder: str, *, takeover: bool) -> Lease:
+        known, until_ms = self._leases.get(scope, ("", 0))
+        if known and until_ms > self._clock.now_ms() and not takeover:
+            raise Refused(
+                "lease-busy", "another controller is at work", got=f"holder {known}", where=scope
+            )
+        self._fences[scope] = self._fences.get(scope, 0) + 1
+        self._leases[scope] = (holder, self._clock.now_ms() + LEASE_MS)
+        return Lease(scope=scope, holder=holder, fence=self._fences[scope])
+
+    def renew(self, lease: Lease) -> None:
+        self._check(lease)
+        self._leases[lease.scope] = (lease.holder, self._clock.now_ms() + LEASE_MS)
+
+    def release(self, lease: Lease) -> None:
+        if self._fences.get(lease.scope) == lease.fence:
+            self._leases.pop(lease.scope, None)
+
+    def append(
+        self, lease: Lease, stream: str, *, expected_seq: int, events: Sequence[Event], rows: Rows
+    ) -> int:
+        self._check(lease)
+        recorded = self._streams.setdefault(stream, [])
+        if len(recorded) != expected_seq:
+            raise Refused(
+                "ledger-conflict",
+                "the stream has moved on",
+                expected=expected_seq,
+                got=len(recorded),
+                where=stream,
+            )
+        self._check_rows(stream, rows)
+        for event in events:
+            recorded.append(Recorded(seq=len(recorded) + 1, fence=lease.fence, event=event))
+        self._change_rows(stream, rows)
+        return len(recorded)
+
+    def read(self, stream: str, *, after: int = 0) -> tuple[Recorded, ...]:
+        return tuple(self._streams.get(stream, [])[after:])
+
+    def foreign_holds(self, stream: str) -> frozenset[str]:
+        if not self._holds:
+            return frozenset()
+        # What an ended epoch left held is fixed forward by a newer one: it is nobody's.
+        return frozenset(
+            node
+            for node, owners in self._holds.items()
+            if any(owner not in self._streams for owner in owners)
+        )
+
+    def hold(self, node: str, owner: str) -> None:
+        """Place a hold for somebody."""
+        self._holds.setdefault(node, set()).add(owner)
+
+    def holders(self, node: str) -> frozenset[str]:
+        """Return who holds the node."""
+        return frozenset(self._holds.get(node, ()))
+
+    def permits(self, stream: str) -> frozenset[str]:
+        """Return the nodes whose permits `stream` has out."""
+        return frozenset(node for node, owner in self._permits.items() if owner == stream)
+
+    def _check(self, lease: Lease) -> None:
+        fence = self._fences.get(lease.scope, 0)
+        if fence != lease.fence:
+            raise Refused(
+                "fence-stale",
+                "a newer controller has taken over",
+                expected=f"fence {fence}",
+                got=f"fence {lease.fence}",
+                where=lease.scope,
+            )
+
+    def _check_rows(self, stream: str, rows: Rows) -> None:
+        for node in rows.opened:
+            if self._open.get(node, stream) != stream:
+                raise Refused(
+                    "epoch-unfinished",
+                    "a node belongs to an unfinished epoch",
+                    got=self._open[node],
+                    where=node,
+                )
+        for node in rows.taken:
+            if node in self._permits:
+                raise Refused(
+                    "permit-taken",
+                    "a node's permit is out already",
+                    got=f"owner {self._permits[node]}",
+                    where=node,
+                )
+
+    def _change_rows(self, stream: str, rows: Rows) -> None:
+        for node in rows.opened:
+            self._open[node] = stream
+        for node in rows.taken:
+            self._permits[node] = stream
+            owners = self._holds.setdefault(node, set())
+            owners.difference_update([owner for owner in owners if owner in self._streams])
+            owners.add(stream)
+        for node in (*rows.returned, *rows.kept):
+            self._permits.pop(node, None)
+        for node in rows.returned:
+            owners = self._holds.get(node, set())
+            owners.discard(stream)
+            if not owners:
+                self._holds.pop(node, None)
+        for node in rows.closed:
+            self._open.pop(node, None)
