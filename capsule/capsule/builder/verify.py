@@ -127,7 +127,7 @@ def _read_tree(source: OpenCapsule, root: ObjectId) -> Tree:
 
 def _check_named_files(component: Component, tree: Tree) -> None:
     """Refuse a manifest whose units or managed files are no files of their component."""
-    named = {item.file for item in (*component.units, *component.files)}
+    named = {unit.file for unit in component.units} | {item.file for item in component.files}
     missing = named - {entry.path for entry in tree.entries if entry.kind is EntryKind.FILE}
     if missing:
         raise Refused(
