@@ -17,7 +17,14 @@ from capsule.cli.controller import (
     read_policy,
     route_key_option,
 )
-from capsule.cli.output import duration_text, json_option, print_json, print_table, size_text
+from capsule.cli.output import (
+    count_text,
+    duration_text,
+    json_option,
+    print_json,
+    print_table,
+    size_text,
+)
 from capsule.first_contact import RuntimeSource
 from capsule.fleet_status import ask_hosts, highest_fence
 from capsule.fleet_work import connect, exit_code
@@ -148,7 +155,7 @@ def _print_cost(costs: list[StageCost]) -> None:
     disk_bytes = sum(cost.disk_bytes for cost in costs)
     slowest_s = max(cost.estimate_s for cost in costs)
     click.echo(
-        f"staging on {len(costs)} hosts: at most {size_text(send_bytes)} to send, "
+        f"staging on {count_text(len(costs), 'host')}: at most {size_text(send_bytes)} to send, "
         f"{size_text(disk_bytes)} of disk, about {duration_text(int(slowest_s * 1000))}",
         err=True,
     )
