@@ -74,6 +74,18 @@ def test_a_power_cut_loses_what_was_not_fsynced_and_only_that(host):
     assert not lost.exists() or lost.stat().st_size == 0
 
 
+def test_a_disk_is_free_after_a_power_cut_though_another_host_was_booted_later(host, lab):
+    other = lab.new_host()
+    try:
+        write_inside(host, "/root/durable", fsync=True)
+        host.cut_power()
+        assert str(host.volume.root.parent) not in command("losetup", "--list").stdout
+        host.boot()
+        write_inside(host, "/root/again", fsync=True)
+    finally:
+        other.remove()
+
+
 def test_a_frozen_host_takes_connections_and_stays_silent(host):
     host.freeze()
     assert host.state() == "frozen"
@@ -204,7 +216,7 @@ def test_a_run_that_is_down_leaves_no_mount_process_link_or_group():
     lab.down()
     lab.down()
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s=5, what="no init is left")
-    assert str(lab.folder) not in Path("/proc/self/mountinfo").read_text()
+    assert f"{lab.folder}/" not in Path("/proc/self/mountinfo").read_text()
     assert not Network(lab.run).exists()
     assert str(lab.folder) not in command("losetup", "--list").stdout
     assert not list(Path("/sys/fs/cgroup").glob(f"*/capsule-lab-{lab.run}"))

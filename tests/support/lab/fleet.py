@@ -60,6 +60,7 @@ class Lab:
         installed()
         base_tree()
         with _locked():
+            _share_mounts()
             for run in _numbers():
                 if _is_left_behind(run):
                     cls(run).down()
@@ -162,6 +163,19 @@ def _locked() -> Iterator[None]:
     with (_runs() / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _share_mounts() -> None:
+    """Let an unmount of one host's disk reach the name spaces of all others.
+
+    Each nspawn begins with a copy of every mount that there is. Where mounts are private, as where
+    no systemd is pid 1, a disk that was unmounted here would still be in use there.
+    """
+    # Not os.path.ismount: it can't see a folder that is mounted on itself.
+    places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    if str(_runs().resolve()) not in places:
+        command("mount", "--bind", _runs(), _runs())
+        command("mount", "--make-shared", _runs())
 
 
 def _owner(run: int) -> dict[str, int] | None:
