@@ -111,6 +111,7 @@ def write_capsule(
     unit: str = "[Service]\nExecStart=/bin/true\n",
     budgets: Budgets | None = None,
     signers: Sequence[Signer] = (documents.RELEASE_KEY,),
+    interpreter: str | None = sys.executable,
 ) -> MiniCapsule:
     """Write a capsule with one service and these source components; return what it is."""
     contents: dict[str, tuple[ComponentKind, Files]] = {
@@ -133,7 +134,7 @@ def write_capsule(
         release_counter=counter,
         platforms={
             "bookworm": Platform(
-                machine="x86_64", glibc="2.36", python="3.11", interpreter=sys.executable
+                machine="x86_64", glibc="2.36", python="3.11", interpreter=interpreter
             )
         },
         roles={"web": Role(components=tuple(sorted(set(contents) - {"runtime-bookworm"})))},
