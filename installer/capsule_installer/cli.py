@@ -102,6 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return int(ExitCode.USAGE)
+    except BrokenPipeError:
+        # The controller is gone; what has come of a transfer is kept.
+        return int(ExitCode.TRANSFER_INCOMPLETE)
     except (KeyboardInterrupt, click.Abort):
         return int(ExitCode.INTERRUPTED)
     return code if isinstance(code, int) else int(ExitCode.DONE)
