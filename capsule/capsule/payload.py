@@ -1,49 +1,43 @@
-"""A capsule directory as a source of what hosts lack: metadata at once, frames on demand.
+"""A capsule as a source of what hosts lack: metadata at once, frames on demand.
 
 Trust is decided here too, before anything is sent: hosts decide again for themselves, but what a
 controller would not accept it does not offer. At most one chunk of a frame is in memory.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from capsule.durable import read_bounded
+from capsule.builder.opened import OpenCapsule, open_capsule
 from capsule_manifest.digest import CapsuleId, ObjectId
 from capsule_manifest.envelope import BUNDLE_LIMITS
-from capsule_manifest.errors import Failed, Refused
+from capsule_manifest.errors import Refused
+from capsule_manifest.pack import Pack
 from capsule_manifest.packing import PACKING_LIMITS, Frame, Packing, decode_packing
 from capsule_manifest.policy import Policy
 from capsule_manifest.release import RELEASE_LIMITS, Component, Release, generation_name
-from capsule_manifest.tree import Tree, TreeLimits, decode_tree
+from capsule_manifest.tree import DEFAULT_TREE_LIMITS, Tree, decode_tree
 from capsule_manifest.trust import verify_packing, verify_release
 
 __all__ = ["Payload", "open_payload"]
 
-_CHUNK_BYTES: Final = 1024 * 1024
-_SIGNATURES_MAX: Final = 256
-_TREE_BYTES_MAX: Final = TreeLimits().size_bytes_max
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Placed:
-    pack: Path
-    frame: Frame
+_SIGNATURE_END: Final = ".sigstore.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
     """A capsule whose signatures, counter and product were accepted under one policy."""
 
-    folder: Path
+    source: OpenCapsule
     manifest: bytes
     signatures: Mapping[str, bytes]
     packing_raw: bytes
     packing: Packing
     release: Release
     capsule: CapsuleId
+    placed: Mapping[ObjectId, tuple[tuple[Pack, Frame], ...]]
+    """The frames of each tree's content stream in order, each with the pack that it lies in."""
 
     @property
     def generation(self) -> str:
@@ -56,11 +50,7 @@ class Payload:
         Raises:
             Failed: `capsule-incomplete`, `controller-disk`.
         """
-        path = self.folder / "trees" / root.hex()
-        raw = read_bounded(path, _TREE_BYTES_MAX)
-        if raw is None:
-            raise _incomplete(path)
-        return raw
+        return self.source.read(f"trees/{root.hex()}", DEFAULT_TREE_LIMITS.size_bytes_max)
 
     def tree(self, root: ObjectId) -> Tree:
         """Return the listing of one component, proved to be the tree named `root`.
@@ -73,7 +63,7 @@ class Payload:
 
     def frames(self, root: ObjectId) -> tuple[Frame, ...]:
         """Return the frames of one tree's content stream, in order."""
-        return tuple(placed.frame for placed in self._placed(root))
+        return tuple(frame for _, frame in self.placed.get(root, ()))
 
     def stored_bytes(self, component: Component) -> int:
         """Return how many bytes a host that holds nothing is sent for `component`."""
@@ -85,46 +75,26 @@ class Payload:
         Raises:
             Failed: `capsule-incomplete`, `controller-disk`.
         """
-        placed = self._placed(root)[index]
-        try:
-            descriptor = os.open(placed.pack, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise _incomplete(placed.pack) from None
-        except OSError as error:
-            raise Failed("controller-disk", "a pack can't be read", where=placed.pack) from error
-        try:
-            offset, end = placed.frame.offset, placed.frame.offset + placed.frame.stored_bytes
-            while offset < end:
-                chunk = os.pread(descriptor, min(_CHUNK_BYTES, end - offset), offset)
-                if not chunk:
-                    raise _incomplete(placed.pack)
-                offset += len(chunk)
-                yield chunk
-        finally:
-            os.close(descriptor)
-
-    def _placed(self, root: ObjectId) -> tuple[_Placed, ...]:
-        content = self.packing.contents.get(root)
-        if content is None:
-            return ()
-        return tuple(
-            _Placed(pack=self.folder / "packs" / f"{pack.id.hex()}.pack", frame=frame)
-            for pack in content.packs
-            for frame in pack.frames
-        )
+        pack, frame = self.placed[root][index]
+        return self.source.chunks(f"packs/{pack.id.hex()}.pack", frame.offset, frame.stored_bytes)
 
 
-def open_payload(folder: Path, policy: Policy) -> Payload:
-    """Read a capsule directory's metadata and accept it under `policy`.
+def open_payload(path: Path, policy: Policy) -> Payload:
+    """Read the metadata of a capsule, in either form, and accept it under `policy`.
 
     Raises:
-        Refused: what `verify_release`, `verify_packing` and `decode_packing` raise.
+        Refused: `container-*`, what `verify_release`, `verify_packing` and `decode_packing` raise.
         Failed: `capsule-incomplete`, `controller-disk`.
     """
-    manifest = _read(folder / "capsule.json", RELEASE_LIMITS.size_bytes_max)
-    signatures = _signatures(folder / "signatures")
+    source = open_capsule(path)
+    manifest = source.read("capsule.json", RELEASE_LIMITS.size_bytes_max)
+    signatures = {
+        name.removeprefix("signatures/"): source.read(name, BUNDLE_LIMITS.size_bytes_max)
+        for name in source.below("signatures")
+        if name.endswith(_SIGNATURE_END)
+    }
     verified = verify_release(policy, manifest, _about(signatures, "release"), counter_floor=0)
-    packing_raw = _read(folder / "packing.json", PACKING_LIMITS.size_bytes_max)
+    packing_raw = source.read("packing.json", PACKING_LIMITS.size_bytes_max)
     verify_packing(policy, packing_raw, verified.capsule, _about(signatures, "packing"))
     packing = decode_packing(packing_raw)
     for component in verified.release.components:
@@ -133,42 +103,22 @@ def open_payload(folder: Path, policy: Policy) -> Payload:
                 "packing-inconsistent",
                 "a component's content is not packed",
                 expected=f"the tree of {component.name}",
-                where=folder / "packing.json",
+                where=f"{path}: packing.json",
             )
     return Payload(
-        folder=folder,
+        source=source,
         manifest=manifest,
         signatures=signatures,
         packing_raw=packing_raw,
         packing=packing,
         release=verified.release,
         capsule=verified.capsule,
+        placed={
+            root: tuple((pack, frame) for pack in content.packs for frame in pack.frames)
+            for root, content in packing.contents.items()
+        },
     )
-
-
-def _signatures(folder: Path) -> dict[str, bytes]:
-    names = sorted(path.name for path in folder.glob("*.sigstore.json"))
-    if len(names) > _SIGNATURES_MAX:
-        raise Refused(
-            "signature-malformed",
-            "too many signature files",
-            expected=f"at most {_SIGNATURES_MAX}",
-            got=len(names),
-            where=folder,
-        )
-    return {name: _read(folder / name, BUNDLE_LIMITS.size_bytes_max) for name in names}
 
 
 def _about(signatures: Mapping[str, bytes], subject: str) -> dict[str, bytes]:
     return {name: raw for name, raw in signatures.items() if name.startswith(f"{subject}-")}
-
-
-def _read(path: Path, size_bytes_max: int) -> bytes:
-    raw = read_bounded(path, size_bytes_max)
-    if raw is None:
-        raise _incomplete(path)
-    return raw
-
-
-def _incomplete(path: Path) -> Failed:
-    return Failed("capsule-incomplete", "a capsule directory lacks a file", where=path)

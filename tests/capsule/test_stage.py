@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from capsule.builder.single_file import write_single_file
 from capsule.first_contact import RuntimeSource
 from capsule.fleet_work import connect
 from capsule.home import ProductHome
@@ -161,6 +162,13 @@ def test_the_number_of_messages_does_not_depend_on_the_number_of_files(bench, tm
     # one frame each: the app, the service, the runtime
     assert bench.state("n1")["frames"] == 3
     assert bench.state("n1")["sessions"] == 1
+
+
+def test_the_single_file_form_is_staged_like_the_directory(bench):
+    path = write_single_file(bench.mini.folder)
+    shutil.rmtree(bench.mini.folder)
+    _, results = bench.stager(path).run(("n1",))
+    assert only(results).generation == bench.mini.generation
 
 
 def test_a_frame_larger_than_a_pipe_and_an_empty_component_arrive(bench, tmp_path):

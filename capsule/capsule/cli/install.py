@@ -28,7 +28,7 @@ __all__ = ["command"]
 
 
 @click.command("install")
-@click.argument("capsule", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("capsule", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--node", "nodes", multiple=True, required=True, metavar="NODE", help="May be repeated."
 )

@@ -38,7 +38,7 @@ __all__ = ["command"]
 
 
 @click.command("stage")
-@click.argument("capsule", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("capsule", type=click.Path(exists=True, path_type=Path))
 @lane_options
 @fleet_option
 @policy_option
