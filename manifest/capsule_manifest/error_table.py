@@ -261,6 +261,7 @@ _BUILDER: dict[str, tuple[ExitCode, str]] = {
         "compare the two with `capsule diff` and remove what depends on time or place",
     ),
     "object-mismatch": (ExitCode.INTEGRITY, "get the capsule again"),
+    "output-differs": (ExitCode.INTEGRITY, "move the named folder away, then build again"),
     "unit-invalid": (ExitCode.USAGE, "correct the named line of the unit file"),
     "unit-not-allowed": (
         ExitCode.PREFLIGHT_REFUSED,
@@ -270,6 +271,7 @@ _BUILDER: dict[str, tuple[ExitCode, str]] = {
         ExitCode.SPACE,
         "free space or inodes, then run again: what has arrived is kept; `capsule gc` helps",
     ),
+    "file-exists": (ExitCode.USAGE, "choose another folder, or move the named files away"),
     "file-failed": (ExitCode.USAGE, "correct the named path or its permissions, then run again"),
     "template-invalid": (
         ExitCode.USAGE,
@@ -531,10 +533,80 @@ _CONTROLLER: dict[str, tuple[ExitCode, str]] = {
 }
 
 # --- lanes and rollout -------------------------------------------------------------------------
-_LANE: dict[str, tuple[ExitCode, str]] = {}
+_LANE: dict[str, tuple[ExitCode, str]] = {
+    "credential-ends-first": (
+        ExitCode.BUDGET_REFUSED,
+        "rotate the listed credentials first: `capsule credential rotate`",
+    ),
+    "credential-ends-inside": (
+        ExitCode.BUDGET_REFUSED,
+        "rotate the node's credential first: `capsule credential rotate`",
+    ),
+    "floor-too-high": (
+        ExitCode.BUDGET_REFUSED,
+        "lower the floor in fleet.toml, or bring more nodes into service first",
+    ),
+    "lane-too-wide": (ExitCode.BUDGET_REFUSED, "split the lane in fleet.toml, then freeze again"),
+    "outage-not-allowed": (
+        ExitCode.BUDGET_REFUSED,
+        "plan again with --allow-outage if the service may be away",
+    ),
+    "plan-empty": (ExitCode.USAGE, "select at least one node"),
+    "plan-mismatch": (
+        ExitCode.ROUTE_MISMATCH,
+        "adopt with the plan that the epoch was started with: `capsule rollout status`",
+    ),
+    "plan-node-twice": (ExitCode.USAGE, "select every node once"),
+    "window-above-ttl": (
+        ExitCode.BUDGET_REFUSED,
+        "raise the TTL in fleet.toml, or shorten D1, D2 or the units' time-outs",
+    ),
+}
 
 # --- ledger ------------------------------------------------------------------------------------
-_LEDGER: dict[str, tuple[ExitCode, str]] = {}
+_LEDGER: dict[str, tuple[ExitCode, str]] = {
+    "epoch-unfinished": (
+        ExitCode.UNFINISHED_EPOCH,
+        "adopt the named epoch or abort it: `capsule rollout adopt|abort`",
+    ),
+    "fence-stale": (
+        ExitCode.FENCED,
+        "a newer controller is at work; look at `capsule rollout status` before doing anything",
+    ),
+    "lease-busy": (
+        ExitCode.BUSY,
+        "wait for the named controller, or take over with `capsule rollout adopt --takeover`",
+    ),
+    "ledger-conflict": (ExitCode.FENCED, "read the epoch again: `capsule rollout status`"),
+    "ledger-address": (
+        ExitCode.USAGE,
+        "give a path, or postgresql://USER@HOST/DATABASE",
+    ),
+    "ledger-damaged": (
+        ExitCode.INTEGRITY,
+        "restore the ledger from a backup, or rebuild it from the hosts",
+    ),
+    "ledger-full": (
+        ExitCode.SPACE,
+        "free space on the controller; what is under way on hosts ends by itself",
+    ),
+    "ledger-on-network": (
+        ExitCode.PREFLIGHT_REFUSED,
+        "put the ledger on a local disk, or use PostgreSQL",
+    ),
+    "ledger-too-new": (
+        ExitCode.INCOMPATIBLE,
+        "use the capsule that last wrote to this ledger, or a newer one",
+    ),
+    "ledger-unavailable": (
+        ExitCode.BUSY,
+        "look after the database, then run the same command again",
+    ),
+    "permit-taken": (
+        ExitCode.UNFINISHED_EPOCH,
+        "finish or abort the epoch that has the node's permit",
+    ),
+}
 
 ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     _CANONICAL

@@ -1,0 +1,1 @@
+"""The controller's database: append-only events, permits, holds, leases and nodes."""

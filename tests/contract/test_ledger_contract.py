@@ -1,0 +1,228 @@
+"""One suite for every ledger: in memory, SQLite, PostgreSQL."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from sqlalchemy import update
+
+from capsule.lane.events import HealthSeen, Started
+from capsule.lane.node import HoldTaken, StageSeen, StopIntended
+from capsule.lane.ports import Ledger, Rows
+from capsule.ledger.engine import begin, open_engine
+from capsule.ledger.schema import migrate
+from capsule.ledger.store import SqlLedger
+from capsule.ledger.tables import leases
+from capsule_manifest.errors import ExitCode, Refused
+from support.memory_ledger import MemoryLedger
+from support.postgres import Cluster, find_server
+
+NODES = ("n1", "n2", "n3")
+STARTED = Started(plan="sha256:" + "a" * 64, fence=1)
+
+
+class World(NamedTuple):
+    ledger: Any
+    expire: Callable[[], None]
+    hold: Callable[[str, str], None]
+
+
+class SettableClock:
+    def __init__(self) -> None:
+        self.value_ms = 0
+
+    def now_ms(self) -> int:
+        return self.value_ms
+
+
+def memory(_folder: Path) -> Iterator[World]:
+    clock = SettableClock()
+
+    def expire() -> None:
+        clock.value_ms += 60_000
+
+    ledger = MemoryLedger(clock)
+    yield World(ledger, expire, ledger.hold)
+
+
+def sql(address: str) -> Iterator[World]:
+    engine = open_engine(address)
+    migrate(engine)
+    ledger = SqlLedger(engine)
+    ledger.add_nodes(NODES)
+
+    def expire() -> None:
+        with begin(engine) as connection:
+            connection.execute(update(leases).values(expires_ms=0))
+
+    yield World(ledger, expire, ledger.place_hold)
+    engine.dispose()
+
+
+def sqlite(folder: Path) -> Iterator[World]:
+    yield from sql(str(folder / "ledger.db"))
+
+
+def postgres(folder: Path) -> Iterator[World]:
+    programs = find_server()
+    if programs is None:
+        pytest.skip("not run, needs a PostgreSQL server")
+    home = folder / "pg"
+    home.mkdir()
+    # The server's own account must reach its folder; pytest makes the parents private.
+    for parent in (folder, folder.parent, folder.parent.parent):
+        parent.chmod(parent.stat().st_mode | 0o011)
+    cluster = Cluster(programs, home)
+    try:
+        cluster.create()
+        yield from sql(cluster.address)
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(params=[memory, sqlite, postgres], ids=lambda make: make.__name__)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    yield from request.param(tmp_path)
+
+
+def refusal(call: Callable[[], object]) -> tuple[str, ExitCode]:
+    with pytest.raises(Refused) as caught:
+        call()
+    return caught.value.error_id, caught.value.exit_code
+
+
+def start(ledger: Ledger, stream: str = "e1", holder: str = "c1") -> Any:
+    lease = ledger.acquire("fleet", holder, takeover=False)
+    ledger.append(lease, stream, expected_seq=0, events=[STARTED], rows=Rows(opened=NODES))
+    return lease
+
+
+def test_what_was_appended_reads_back_in_order(world: World) -> None:
+    lease = start(world.ledger)
+    more = [StageSeen("n1"), HoldTaken("n1", serving=True, canary=True)]
+    length = world.ledger.append(lease, "e1", expected_seq=1, events=more, rows=Rows(taken=("n1",)))
+    assert length == 3
+    assert [item.event for item in world.ledger.read("e1")] == [STARTED, *more]
+    assert [item.seq for item in world.ledger.read("e1", after=1)] == [2, 3]
+    assert {item.fence for item in world.ledger.read("e1")} == {lease.fence}
+    assert world.ledger.read("other") == ()
+
+
+def test_a_second_controller_is_told_who_holds_the_lease(world: World) -> None:
+    world.ledger.acquire("fleet", "c1", takeover=False)
+    with pytest.raises(Refused) as caught:
+        world.ledger.acquire("fleet", "c2", takeover=False)
+    assert (caught.value.error_id, caught.value.exit_code) == ("lease-busy", ExitCode.BUSY)
+    assert "c1" in caught.value.got
+
+
+def test_an_expired_or_released_lease_can_be_taken(world: World) -> None:
+    first = world.ledger.acquire("fleet", "c1", takeover=False)
+    world.expire()
+    second = world.ledger.acquire("fleet", "c2", takeover=False)
+    world.ledger.release(second)
+    third = world.ledger.acquire("fleet", "c3", takeover=False)
+    assert first.fence < second.fence < third.fence
+
+
+def test_a_renewed_lease_is_busy_again(world: World) -> None:
+    lease = world.ledger.acquire("fleet", "c1", takeover=False)
+    world.expire()
+    world.ledger.renew(lease)
+    assert refusal(lambda: world.ledger.acquire("fleet", "c2", takeover=False))[0] == "lease-busy"
+
+
+def test_after_a_takeover_the_old_controller_can_write_nothing(world: World) -> None:
+    old = start(world.ledger)
+    new = world.ledger.acquire("fleet", "c2", takeover=True)
+    assert new.fence > old.fence
+
+    def append() -> object:
+        return world.ledger.append(old, "e1", expected_seq=1, events=[StageSeen("n1")], rows=Rows())
+
+    assert refusal(append) == ("fence-stale", ExitCode.FENCED)
+    assert refusal(lambda: world.ledger.renew(old)) == ("fence-stale", ExitCode.FENCED)
+    world.ledger.release(old)
+    assert len(world.ledger.read("e1")) == 1
+    assert refusal(lambda: world.ledger.acquire("fleet", "c3", takeover=False))[0] == "lease-busy"
+
+
+def test_an_append_to_a_stream_that_has_grown_changes_nothing(world: World) -> None:
+    lease = start(world.ledger)
+
+    def append() -> object:
+        return world.ledger.append(
+            lease, "e1", expected_seq=0, events=[StageSeen("n1")], rows=Rows(taken=("n1",))
+        )
+
+    assert refusal(append)[0] == "ledger-conflict"
+    assert len(world.ledger.read("e1")) == 1
+    assert world.ledger.permits("e1") == frozenset()
+
+
+def test_a_permit_and_its_intent_are_taken_together_or_not_at_all(world: World) -> None:
+    lease = start(world.ledger)
+    taken = [HoldTaken("n1", serving=True, canary=False)]
+    world.ledger.append(lease, "e1", expected_seq=1, events=taken, rows=Rows(taken=("n1",)))
+
+    def again() -> object:
+        return world.ledger.append(
+            lease, "e1", expected_seq=2, events=[StopIntended("n1", op_id="0" * 32)],
+            rows=Rows(taken=("n2", "n1")),
+        )  # fmt: skip
+
+    assert refusal(again)[0] == "permit-taken"
+    assert len(world.ledger.read("e1")) == 2
+    assert world.ledger.permits("e1") == {"n1"}
+
+
+def test_a_node_is_open_in_one_epoch_only(world: World) -> None:
+    lease = start(world.ledger)
+
+    def second() -> object:
+        return world.ledger.append(
+            lease, "e2", expected_seq=0, events=[STARTED], rows=Rows(opened=("n3",))
+        )
+
+    assert refusal(second) == ("epoch-unfinished", ExitCode.UNFINISHED_EPOCH)
+    world.ledger.append(lease, "e1", expected_seq=1, events=[], rows=Rows(closed=NODES))
+    second()
+
+
+def test_a_returned_permit_ends_and_can_be_taken_again(world: World) -> None:
+    lease = start(world.ledger)
+    world.ledger.append(lease, "e1", expected_seq=1, events=[], rows=Rows(taken=("n1", "n2")))
+    assert world.ledger.permits("e1") == {"n1", "n2"}
+    world.ledger.append(
+        lease, "e1", expected_seq=1, events=[], rows=Rows(returned=("n1",), kept=("n2",))
+    )
+    assert world.ledger.permits("e1") == frozenset()
+    world.ledger.append(lease, "e1", expected_seq=1, events=[], rows=Rows(taken=("n1", "n2")))
+    assert world.ledger.permits("e1") == {"n1", "n2"}
+
+
+def test_only_holds_of_persons_and_other_systems_are_foreign(world: World) -> None:
+    lease = start(world.ledger)
+    world.ledger.append(lease, "e1", expected_seq=1, events=[], rows=Rows(taken=("n1", "n2")))
+    assert world.ledger.foreign_holds("e9") == frozenset()
+    world.hold("n2", "alice")
+    world.hold("n3", "alice")
+    assert world.ledger.foreign_holds("e1") == {"n2", "n3"}
+    world.ledger.append(lease, "e1", expected_seq=1, events=[], rows=Rows(returned=("n1", "n2")))
+    assert world.ledger.foreign_holds("e1") == {"n2", "n3"}
+
+
+def test_fences_of_two_scopes_are_apart(world: World) -> None:
+    one = world.ledger.acquire("fleet-a", "c1", takeover=False)
+    two = world.ledger.acquire("fleet-b", "c2", takeover=False)
+    world.ledger.acquire("fleet-b", "c3", takeover=True)
+    world.ledger.renew(one)
+    assert refusal(lambda: world.ledger.renew(two))[0] == "fence-stale"
+
+
+def test_text_from_outside_survives_as_it_is(world: World) -> None:
+    lease = start(world.ledger)
+    event = HealthSeen("n1", serving=False)
+    world.ledger.append(lease, "e1", expected_seq=1, events=[event], rows=Rows())
+    assert world.ledger.read("e1")[-1].event == event
