@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from capsule.durable import publish_once
+from capsule.durable import make_folder, publish_once
 from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.keys import PublicKey, public_key
 
@@ -65,6 +65,8 @@ class FileSigner:
 def generate_key(path: Path, *, owner: str) -> OwnedKey:
     """Make a key: `path` (private, 0600) and `path.pub`. An existing file is never overwritten.
 
+    A missing folder is made, for this user alone.
+
     Raises:
         Refused: `key-exists`.
         Failed: `controller-disk`.
@@ -75,6 +77,7 @@ def generate_key(path: Path, *, owner: str) -> OwnedKey:
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     public_path = path.with_name(path.name + ".pub")
+    make_folder(path.parent)
     for target, data, mode in (
         (path, pem, 0o600),
         (public_path, f"{_OWNER_PREFIX}{owner}\n".encode() + public, 0o644),
