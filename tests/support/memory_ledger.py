@@ -4,7 +4,13 @@ from collections.abc import Sequence
 
 from capsule.lane.events import Event
 from capsule.lane.ports import Clock, Lease, Recorded, Rows
-from capsule_manifest.errors import Refused
+from capsule.lane.refusals import (
+    epoch_unfinished,
+    fence_stale,
+    lease_busy,
+    ledger_conflict,
+    permit_taken,
+)
 
 __all__ = ["LEASE_MS", "MemoryLedger"]
 
@@ -26,9 +32,7 @@ class MemoryLedger:
     def acquire(self, scope: str, holder: str, *, takeover: bool) -> Lease:
         known, until_ms = self._leases.get(scope, ("", 0))
         if known and until_ms > self._clock.now_ms() and not takeover:
-            raise Refused(
-                "lease-busy", "another controller is at work", got=f"holder {known}", where=scope
-            )
+            raise lease_busy(scope, known)
         self._fences[scope] = self._fences.get(scope, 0) + 1
         self._leases[scope] = (holder, self._clock.now_ms() + LEASE_MS)
         return Lease(scope=scope, holder=holder, fence=self._fences[scope])
@@ -47,13 +51,7 @@ class MemoryLedger:
         self._check(lease)
         recorded = self._streams.setdefault(stream, [])
         if len(recorded) != expected_seq:
-            raise Refused(
-                "ledger-conflict",
-                "the stream has moved on",
-                expected=expected_seq,
-                got=len(recorded),
-                where=stream,
-            )
+            raise ledger_conflict(stream, expected_seq=expected_seq, length=len(recorded))
         self._check_rows(stream, rows)
         for event in events:
             recorded.append(Recorded(seq=len(recorded) + 1, fence=lease.fence, event=event))
@@ -88,31 +86,15 @@ class MemoryLedger:
     def _check(self, lease: Lease) -> None:
         fence = self._fences.get(lease.scope, 0)
         if fence != lease.fence:
-            raise Refused(
-                "fence-stale",
-                "a newer controller has taken over",
-                expected=f"fence {fence}",
-                got=f"fence {lease.fence}",
-                where=lease.scope,
-            )
+            raise fence_stale(lease.scope, newest=fence, own=lease.fence)
 
     def _check_rows(self, stream: str, rows: Rows) -> None:
         for node in rows.opened:
             if self._open.get(node, stream) != stream:
-                raise Refused(
-                    "epoch-unfinished",
-                    "a node belongs to an unfinished epoch",
-                    got=self._open[node],
-                    where=node,
-                )
+                raise epoch_unfinished(node, self._open[node])
         for node in rows.taken:
             if node in self._permits:
-                raise Refused(
-                    "permit-taken",
-                    "a node's permit is out already",
-                    got=f"owner {self._permits[node]}",
-                    where=node,
-                )
+                raise permit_taken(node, self._permits[node])
 
     def _change_rows(self, stream: str, rows: Rows) -> None:
         for node in rows.opened:

@@ -101,7 +101,7 @@ def _node_event(state: RolloutState, event: NodeEvent) -> tuple[RolloutState, tu
     if after.hold is HoldState.TAKEN:
         if following in _LET_GO:
             after = after._replace(hold=advance_hold(after.hold, ReleaseBegun()))
-            effects = (ReleaseHold(after.name),)
+            effects = (ReleaseHold(after.name, after.attempts),)
         elif following is NodeState.HELD:
             after = after._replace(hold=advance_hold(after.hold, Kept()))
     state = with_member(state, before, after)
@@ -141,7 +141,7 @@ def _with_facts(member: Member, event: NodeEvent) -> Member:
 
 def _effects(after: Member, event: NodeEvent) -> tuple[Effect, ...]:
     if isinstance(event, HoldTaken):
-        return (PlaceHold(after.name),)
+        return (PlaceHold(after.name, after.attempts),)
     if isinstance(event, StopIntended):
         return (SendOrder(after.name, after.op_id),)
     if isinstance(event, ProofSeen):
@@ -201,7 +201,7 @@ def _tenure_event(
         if member.state is NodeState.UNKNOWN:
             effects.append(AskHost(member.name, member.op_id))
         if member.hold is HoldState.RELEASING:
-            effects.append(ReleaseHold(member.name))
+            effects.append(ReleaseHold(member.name, member.attempts))
     return replace(state, fence=event.fence), tuple(effects)
 
 

@@ -285,10 +285,10 @@ class Driver:
             return
         fence = self._lease.fence
         match effect:
-            case PlaceHold(node):
-                self._dispatch.hold(node, fence=fence)
-            case ReleaseHold(node):
-                self._dispatch.release(node, fence=fence)
+            case PlaceHold(node, turn):
+                self._dispatch.hold(node, turn, fence=fence)
+            case ReleaseHold(node, turn):
+                self._dispatch.release(node, turn, fence=fence)
             case SendOrder(node, op_id):
                 self._hosts.order(node, op_id, fence=fence)
             case SendConfirm(node, op_id, proof):
@@ -317,13 +317,13 @@ class Driver:
         self._await(member.name, now)
         waited_ms = now - watch.since_ms
         if member.hold is HoldState.RELEASING:
-            self._act(ReleaseHold(member.name))
+            self._act(ReleaseHold(member.name, member.attempts))
         elif member.state is NodeState.HOLDING and waited_ms >= self._patience.hold_ms:
             self._record((HoldDropped(member.name, "the dispatcher did not answer"),))
         elif member.state is NodeState.DRAINING and waited_ms >= self.state.plan.budget.drain_ms:
             self._record((DrainExpired(member.name),))
         elif member.state in {NodeState.HOLDING, NodeState.DRAINING}:
-            self._act(PlaceHold(member.name))
+            self._act(PlaceHold(member.name, member.attempts))
         elif member.state is not NodeState.UNKNOWN and (
             now - watch.heard_ms >= self._patience.silence_ms
         ):

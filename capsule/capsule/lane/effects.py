@@ -9,12 +9,14 @@ class PlaceHold(NamedTuple):
     """Tell the dispatcher to give the node no more work, and ask what still runs."""
 
     node: str
+    turn: int
 
 
 class ReleaseHold(NamedTuple):
     """Tell the dispatcher that the epoch's hold is over."""
 
     node: str
+    turn: int
 
 
 class SendOrder(NamedTuple):

@@ -163,11 +163,12 @@ class HostReport:
 class HoldReport:
     """What the dispatcher says: whether the epoch's hold is in force, and what still runs.
 
-    `busy` counts tasks and leases. The rest is what the hub knows of the node's clocks;
+    `turn` is the hold's, as it was asked. `busy` counts tasks and leases. The rest is what the hub knows of the node's clocks;
     `credential_ms` is what remains of its credential, None if that never ends.
     """
 
     node: str
+    turn: int
     held: bool
     busy: int
     heartbeat_age_ms: int
@@ -206,12 +207,17 @@ class Hosts(Protocol):
 
 
 class Dispatch(Protocol):
-    """The way to whatever gives work to nodes: the hub, or an operator's hooks."""
+    """The way to whatever gives work to nodes: the hub, or an operator's hooks.
 
-    def hold(self, node: str, *, fence: int) -> None:
+    `turn` counts how often the epoch took the node's hold. A release ends its own turn and all
+    before it for good, so that a late hold of an ended turn holds nothing and a late release of an
+    older turn releases nothing.
+    """
+
+    def hold(self, node: str, turn: int, *, fence: int) -> None:
         """Place the epoch's hold and ask what still runs; repeating it asks again."""
         ...
 
-    def release(self, node: str, *, fence: int) -> None:
+    def release(self, node: str, turn: int, *, fence: int) -> None:
         """Remove the epoch's hold and nobody else's."""
         ...

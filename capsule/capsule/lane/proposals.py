@@ -118,6 +118,8 @@ def propose_from_hold(
     this moment on.
     """
     member = state.members[report.node]
+    if report.turn != member.attempts:
+        return ()
     if not report.held:
         if member.hold is HoldState.RELEASING:
             return (HoldReturned(member.name),)
