@@ -19,6 +19,7 @@ from capsule_installer.effects import Effects
 from capsule_installer.fsops import remove_tree
 from capsule_installer.host import Host
 from capsule_installer.op_folder import OpFile, list_ops
+from capsule_installer.present import LISTED
 from capsule_installer.real import real_effects
 from capsule_installer.settle import require_no_open_op
 from capsule_installer.supervisor import await_lock
@@ -28,9 +29,10 @@ from capsule_manifest.errors import ExitCode
 from capsule_manifest.records import Marker, Receipt
 from capsule_manifest.tree import DEFAULT_TREE_LIMITS, decode_tree
 
-__all__ = ["Collection", "collect", "command", "plan_collection"]
+__all__ = ["OPS_KEPT", "Collection", "collect", "command", "plan_collection"]
 
-_OPS_KEPT: Final = 32
+OPS_KEPT: Final = 32
+"""How many finished ops keep their folder, to answer a repeated order."""
 _REMOVED: Final = ".removed-"
 
 
@@ -134,7 +136,10 @@ def _plan(effects: Effects) -> Collection:
         running=_running(effects, generations),
         failed=_last_failed(effects),
     )
-    wanted = {root for name in kept if name in markers for root in markers[name].trees.values()}
+    promised = [markers[name] for name in kept if name in markers]
+    wanted = {root for marker in promised for root in marker.trees.values()}
+    # Listings of what this host compiled: a generation without them is not as it was sealed.
+    wanted |= {marker.derived[key] for marker in promised for key in LISTED & marker.derived.keys()}
     held = {ObjectId(bytes.fromhex(name)) for name in _plain(disk.list(layout.trees))}
     needed = _objects_of(effects, wanted & held)
     return Collection(
@@ -236,7 +241,7 @@ def _old_ops(effects: Effects) -> tuple[str, ...]:
     }
     recent = [item.receipt.op_id for item in effects.chain.read_all()]
     ordered = [op_id for op_id in recent if op_id in finished]
-    kept = set(ordered[-_OPS_KEPT:])
+    kept = set(ordered[-OPS_KEPT:])
     return tuple(sorted(finished - kept))
 
 

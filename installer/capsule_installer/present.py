@@ -20,13 +20,16 @@ from capsule_manifest.digest import object_id
 from capsule_manifest.records import Marker
 from capsule_manifest.release import ComponentKind
 
-__all__ = ["BYTECODE", "RUNTIME_BYTECODE", "is_as_staged"]
+__all__ = ["BYTECODE", "LISTED", "RUNTIME_BYTECODE", "is_as_staged"]
 
 BYTECODE: Final = "bytecode"
 """The key under which a marker names the listing of a generation's bytecode."""
 
 RUNTIME_BYTECODE: Final = "runtime-bytecode"
 """The key under which a marker names the listing of its runtime's bytecode."""
+
+LISTED: Final = frozenset({BYTECODE, RUNTIME_BYTECODE})
+"""Keys of a marker whose value is the root of a kept listing, not the digest of a file."""
 
 
 def is_as_staged(host: Host, delivery: Delivery, marker: Marker, store: ObjectStore) -> bool:
@@ -62,7 +65,7 @@ def _has_trees(host: Host, delivery: Delivery, store: ObjectStore) -> bool:
 
 def _has_derived(host: Host, delivery: Delivery, marker: Marker) -> bool:
     for path, digest in marker.derived.items():
-        if path in {BYTECODE, RUNTIME_BYTECODE}:
+        if path in LISTED:
             tree = read_listing(host, digest)
             generation = host.layout.generation(delivery.generation)
             folder = generation if path == BYTECODE else host.layout.runtimes

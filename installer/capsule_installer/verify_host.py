@@ -20,7 +20,7 @@ from capsule_installer.disk import FileKind
 from capsule_installer.generation import LINKED_KINDS, Problem, problems_of
 from capsule_installer.host import Host
 from capsule_installer.identity import require_node_key
-from capsule_installer.present import BYTECODE, RUNTIME_BYTECODE
+from capsule_installer.present import BYTECODE, LISTED
 from capsule_installer.render import TEXT_BYTES_MAX
 from capsule_installer.runtime import runtime_name
 from capsule_installer.seal import read_listing
@@ -43,7 +43,6 @@ from capsule_manifest.tree import EntryKind, Tree
 __all__ = ["HostVerifier", "command"]
 
 _OBJECT: Final = re.compile(r"([0-9a-f]{64})(\.x)?")
-_LISTINGS: Final = (BYTECODE, RUNTIME_BYTECODE)
 _SHOWN_MAX: Final = 20
 _REPORTED_MAX: Final = 1000
 # Made by the host for every venv; its settings are sealed, and these links follow from them.
@@ -193,7 +192,7 @@ class HostVerifier:
 
     def _derived(self, marker: Marker, folder: str, counter: Counter[str]) -> Iterator[Problem]:
         for path, digest in marker.derived.items():
-            if path in _LISTINGS:
+            if path in LISTED:
                 tree = read_listing(self._host, digest)
                 if tree is None:
                     yield Problem(path=self._layout.listing(digest), what="missing")
@@ -226,7 +225,7 @@ class HostVerifier:
         self, folder: str, trees: Mapping[str, Tree], marker: Marker
     ) -> Iterator[Problem]:
         """Yield what lies in a component's folder or beside rendered files without being named."""
-        expected = {f"{folder}/{path}" for path in marker.derived if path not in _LISTINGS}
+        expected = {f"{folder}/{path}" for path in marker.derived if path not in LISTED}
         bytecode = read_listing(self._host, marker.derived[BYTECODE])
         for entry in bytecode.entries if bytecode else ():
             expected.add(f"{folder}/{entry.path}")

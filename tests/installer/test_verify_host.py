@@ -1,6 +1,8 @@
 """`capsule verify` finds every kind of damage, and a staging repairs it."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,16 @@ def test_one_inode_is_hashed_once_for_all_generations(staged):
     assert once < again.hashed_bytes < 2 * once
     shared = os.lstat(receiver.path(capsule, "app/main.py"))
     assert shared.st_nlink == 3
+
+
+def test_a_collection_leaves_a_staged_generation_whole(staged, tmp_path):
+    receiver, capsule = staged
+    done = subprocess.run(
+        [sys.executable, "-m", "capsule_installer", "--root", str(tmp_path), "gc", "--json"],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert HostVerifier(receiver.host).run() == []
+    receiver.receive(capsule)
+    assert receiver.wanted() == {}
