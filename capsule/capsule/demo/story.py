@@ -19,6 +19,8 @@ __all__ = ["NodeRow", "Story"]
 _KEYS: Final = ("release", "route", "trust", "controller")
 _OUTPUT_LINES_MAX: Final = 14
 _SHOWN_CHARACTERS: Final = 380
+_ANSWER_S: Final = 10.0
+_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
