@@ -43,11 +43,10 @@ def command(folder: Path, product: str | None, *, only_schemas: bool, as_json: b
 
     A file that exists is never overwritten: if one does, nothing is written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     if only_schemas:
         files = schema_files()
         for name, data in files.items():
-            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             replace_file(folder / name, data, mode=0o644)
     else:
         files = starter_files(
