@@ -111,7 +111,7 @@ def _unit(name: str, item: UnitSource, parsed: UnitFile) -> Unit:
 
 
 def _timeout(parsed: UnitFile, key: str, where: str) -> int:
-    setting = parsed.last("Service", key) or parsed.last("Service", "TimeoutSec")
+    setting = parsed.last("Service", key, "TimeoutSec")
     if setting is None:
         # systemd's default of 90 s each way would not fit into any sensible deadline.
         raise Refused(

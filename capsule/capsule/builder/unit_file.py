@@ -41,13 +41,16 @@ class UnitFile:
 
     settings: tuple[Setting, ...]
 
-    def all(self, section: str, key: str) -> Iterator[Setting]:
-        """Yield the assignments of a key in order; an empty value resets a list in systemd."""
-        return (item for item in self.settings if (item.section, item.key) == (section, key))
-
-    def last(self, section: str, key: str) -> Setting | None:
-        """Return the assignment that counts for a key with one value."""
-        return next(reversed(list(self.all(section, key))), None)
+    def last(self, section: str, *keys: str) -> Setting | None:
+        """Return the assignment that counts for one value that any of these keys sets."""
+        return next(
+            (
+                item
+                for item in reversed(self.settings)
+                if item.section == section and item.key in keys
+            ),
+            None,
+        )
 
 
 def parse_unit(text: str, *, where: str) -> UnitFile:
@@ -60,7 +63,7 @@ def parse_unit(text: str, *, where: str) -> UnitFile:
         raise _invalid("a unit file is too large", where, f"{len(text)} characters")
     settings: list[Setting] = []
     section = ""
-    for number, line in _logical_lines(text):
+    for number, line in _logical_lines(text, where):
         header = _SECTION.fullmatch(line)
         if header:
             section = header[1]
@@ -93,15 +96,20 @@ def parse_duration_ms(text: str, *, where: str) -> int:
     return int(total)
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+def _logical_lines(text: str, where: str) -> Iterator[tuple[int, str]]:
+    """Yield lines with their continuations joined, as systemd's `config_parse` joins them."""
     pending, first = "", 0
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
+    for number, raw in enumerate(text.split("\n"), 1):
+        # Other readers end a line at some of these, or pass over them: nobody may see two units.
+        if not raw.replace("\t", " ").isprintable():
+            raise _invalid("a line holds a control character", f"{where}:{number}", raw)
+        line = raw.lstrip(" \t")
         # A comment inside a continued line is skipped by systemd, not joined.
         if line.startswith(("#", ";")) or (not line and not pending):
             continue
         first = first if pending else number
-        if line.endswith("\\"):
+        # A backslash before a space, or before another backslash, continues nothing.
+        if (len(line) - len(line.rstrip("\\"))) % 2:
             pending += line[:-1] + " "
             continue
         yield first, (pending + line).strip()
