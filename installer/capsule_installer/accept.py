@@ -53,7 +53,9 @@ def accept_order(effects: Effects, envelope: Envelope) -> OpFolder:
         _check_limits(effects, order, installed)
         # Before anything is done for it: a controller with a lower fence is out from now on.
         effects.state.raise_fence(order.fence)
-        effects.state.ensure_ballast()
+        if order.verb == "install":
+            # A way back is kept free on a full disk by having spent this.
+            effects.state.ensure_ballast()
         make_dirs(effects.disk, op.path, 0o700)
         op.accept(encode_record(envelope))
     finally:

@@ -12,6 +12,7 @@ from typing import Final
 from capsule_installer.disk import Disk
 from capsule_installer.effects import Effects
 from capsule_installer.layout import Layout
+from capsule_installer.render import node_values
 from capsule_manifest.digest import ObjectId
 from capsule_manifest.envelope import decode_record, encode_record, sign
 from capsule_manifest.errors import Refused
@@ -135,12 +136,7 @@ def load_generation(
             expected=marker.capsule, got=capsule_id(manifest), where=folder,
         )  # fmt: skip
     release = decode_release(manifest, where=f"{folder}/capsule.json")
-    values = {
-        "root": layout.root,
-        "generation": folder,
-        "current": layout.current,
-        "node.id": node,
-    } | {f"node.{name}": value for name, value in route_node.vars.items()}
+    values = node_values(layout, generation=marker.generation, node=node, node_vars=route_node.vars)
     names = [key.removeprefix(_UNITS) for key in marker.derived if key.startswith(_UNITS)]
     return Installation(
         marker=marker,

@@ -13,8 +13,10 @@ from capsule_installer.host import Host
 from capsule_installer.identity import require_node_key
 from capsule_installer.incoming import read_delivery
 from capsule_installer.processes import RealProcesses
+from capsule_installer.real import real_effects
 from capsule_installer.services.base import ServiceManager
 from capsule_installer.services.choice import make_services
+from capsule_installer.settle import require_decided_ops
 from capsule_installer.stage import Stage
 from capsule_installer.venv import Python, RealPython
 from capsule_manifest.envelope import Envelope, encode_record
@@ -36,6 +38,8 @@ def command(host: Host) -> None:
     services = make_services(host.disk, host.layout, processes)
     lock = host.take_lock()
     try:
+        # Its receipt would take the number that an open op's receipt was signed with.
+        require_decided_ops(real_effects(host.disk, host.layout))
         messages = read_messages(sys.stdin.buffer.read)
         receive(host, messages, services=services, python=RealPython(processes))
     finally:

@@ -16,6 +16,7 @@ from capsule_installer.journal import Journal
 from capsule_installer.names import apply_names, sync_names
 from capsule_installer.op_folder import OpFile, OpFolder, Result, UnitLimits
 from capsule_installer.services.base import UnitState
+from capsule_installer.spare import free_spare
 from capsule_manifest.errors import CapsuleError, Failed
 from capsule_manifest.records import Step
 
@@ -39,7 +40,7 @@ def restore_op(effects: Effects, op: OpFolder, *, reason: str, after_boot: bool)
     # rescue.sh waits on the same file: two restores must not move one name.
     lock = disk.lock(f"{op.path}/{OpFile.ORDER}")
     try:
-        _free_ballast(effects)
+        free_spare(effects)
         # Durable with `result` only: until then a boot restores whether it finds it or not.
         if not op.link(OpFile.RESTORING, OpFile.OUTCOME):
             outcome = op.outcome()
@@ -150,11 +151,6 @@ class _Restore:
 
     def _start_ms(self) -> int:
         return sum(unit.start_ms for unit in self._old)
-
-
-def _free_ballast(effects: Effects) -> None:
-    if effects.disk.stat(effects.layout.ballast) is not None:
-        effects.disk.unlink(effects.layout.ballast)
 
 
 def _note_reason(op: OpFolder, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from capsule_installer.accept import local_order
 from capsule_installer.effects import Effects
+from capsule_installer.spare import free_spare
 from capsule_manifest.envelope import Envelope
 from capsule_manifest.errors import Refused
 from capsule_manifest.orders import ABSENT
@@ -11,6 +12,8 @@ __all__ = ["rollback_order"]
 
 def rollback_order(effects: Effects, *, op_id: str, nonce: str) -> Envelope:
     """Return the signed order that brings the previous generation back.
+
+    On a full disk, what was put aside for this moment is freed first.
 
     Raises:
         Refused: `nothing-to-roll-back` without a previous generation; as `local_order`.
@@ -22,4 +25,5 @@ def rollback_order(effects: Effects, *, op_id: str, nonce: str) -> Envelope:
             "no generation was installed before",
             where=effects.layout.previous,
         )
+    free_spare(effects)
     return local_order(effects, verb="rollback", generation=previous, op_id=op_id, nonce=nonce)

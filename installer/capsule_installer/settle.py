@@ -11,12 +11,20 @@ from capsule_installer.journal import finished_steps, read_journal
 from capsule_installer.names import apply_names, sync_names
 from capsule_installer.op_folder import OpFile, OpFolder, Result, list_ops
 from capsule_installer.outcome import carried_receipt, make_receipt
+from capsule_installer.spare import ensure_spare
 from capsule_installer.switch_plan import NameOperation
 from capsule_manifest.errors import Failed
 from capsule_manifest.orders import decode_order
 from capsule_manifest.records import Receipt
 
-__all__ = ["RECEIPT_RESULTS", "find_receipt", "require_no_open_op", "settle_all", "settle_op"]
+__all__ = [
+    "RECEIPT_RESULTS",
+    "find_receipt",
+    "require_decided_ops",
+    "require_no_open_op",
+    "settle_all",
+    "settle_op",
+]
 
 _RECENT_RECEIPTS = 1000
 _RELOAD_MS = 10_000
@@ -68,13 +76,30 @@ def require_no_open_op(effects: Effects) -> None:
     Raises:
         Failed: `op-open`, `disk-*`.
     """
-    unresolved = settle_all(effects)
+    _require(settle_all(effects))
+
+
+def require_decided_ops(effects: Effects) -> None:
+    """Finish what is decided and refuse while an op is open; its receipt has the next number.
+
+    An op that could not be restored is no obstacle: its mending may be staged.
+
+    Raises:
+        Failed: `op-open`, `disk-*`.
+    """
+    _require([op for op in settle_all(effects) if op.result() is None])
+
+
+def _require(unresolved: list[OpFolder]) -> None:
     if unresolved:
         op = unresolved[0]
         raise Failed(
-            "op-open", "an op of this host is not finished",
-            got=f"{op.op_id}: {op.result() or 'open'}", where=op.path, retryable=True,
-        )  # fmt: skip
+            "op-open",
+            "an op of this host is not finished",
+            got=f"{op.op_id}: {op.result() or 'open'}",
+            where=op.path,
+            retryable=True,
+        )
 
 
 def find_receipt(effects: Effects, op: OpFolder) -> Receipt | None:
@@ -137,15 +162,6 @@ def _publish(effects: Effects, op: OpFolder, result: Result) -> None:
                 details={"by": outcome.by} if outcome else {},
             )
         )
-    _ensure_ballast(effects)
     if result is not Result.FAILED:
         op.link(OpFile.ORDER, OpFile.RECEIPTED)
-
-
-def _ensure_ballast(effects: Effects) -> None:
-    try:
-        effects.state.ensure_ballast()
-    except Failed as error:
-        # The next acceptance insists on it; what has happened is told in any case.
-        if error.error_id != "disk-full":
-            raise
+    ensure_spare(effects)

@@ -12,20 +12,21 @@ from dataclasses import dataclass, field
 
 from capsule_installer.accept import accept_order
 from capsule_installer.boot import recover
-from capsule_installer.collect import collect
+from capsule_installer.collect import OPS_KEPT, collect
 from capsule_installer.effects import Effects
 from capsule_installer.op_folder import Result, list_ops
 from capsule_installer.outcome import confirm_op
 from capsule_installer.receipts import verify_chain
 from capsule_installer.rollback import rollback_order
 from capsule_installer.supervisor import supervise
+from capsule_manifest.errors import CapsuleError
 from capsule_manifest.orders import ABSENT
 from support.crashing_disk import CrashingDisk, Moment, Stopped
 from support.install_world import Machine, World
 from support.model_disk import ModelDisk, survivors
 from support.staged_host import Build
 
-__all__ = ["Deed", "Report", "Violation", "deeds", "enumerate_deed"]
+__all__ = ["Deed", "Report", "Violation", "deeds", "enumerate_deed", "find_need"]
 
 CONFIG, MORE = "/etc/hello/hello.toml", "/srv/more/more.toml"
 
@@ -81,8 +82,11 @@ class Report:
         return False
 
 
-def deeds() -> Iterator[Deed]:
-    """Yield every deed, each on a host that earlier deeds have made."""
+def deeds(skip: str = "") -> Iterator[Deed]:
+    """Yield every deed, each on a host that earlier deeds have made.
+
+    `skip` is an fsync that earlier deeds don't do either where that can matter later.
+    """
     world = World.fresh()
     one = world.stage(
         Build(counter=1, units=("hello.service", "old.service"), files={CONFIG: b"one\n"})
@@ -106,26 +110,28 @@ def deeds() -> Iterator[Deed]:
     yield Deed("upgrade to a broken release", with_one, _ordering(bad, "4"), one.generation,
                one.generation)  # fmt: skip
     # What comes after a restore must survive a power loss that forgets the restore.
-    restored = _done(with_one, _ordering(bad, "4"))
+    restored = _copy(with_one, skip=skip)
+    _ordering(bad, "4")(restored, Said())
     yield Deed("upgrade after a restore", restored, _ordering(two, "5"), one.generation,
                two.generation)  # fmt: skip
+    removed = _copy(with_one, skip=skip)
+    _ordering(two, "3", confirm="controller")(removed, Said())
+    yield Deed("rollback right after an upgrade", removed, _rolling_back("8"), two.generation,
+               one.generation)  # fmt: skip
     with_two = _done(with_one, _ordering(two, "3", confirm="controller"))
     yield Deed("rollback", with_two, _rolling_back("6"), two.generation, one.generation)
     with_three = _done(with_two, _ordering(three, "7"))
-    yield Deed("collection", with_three, _collecting, three.generation, three.generation)
+    yield Deed("collection", _worn(with_three), _collecting, three.generation, three.generation)
 
 
-def enumerate_deed(deed: Deed, report: Report, *, skip: str = "", nested: bool = True) -> None:
-    """Stop a deed everywhere and check what is left; `skip` is an fsync that is not done.
+def enumerate_deed(deed: Deed, report: Report, *, every: int = 1, nested: bool = True) -> None:
+    """Stop a deed everywhere, or at each `every`-th write, and check what is left.
 
     Raises:
         Violation: with the point at which it happened.
     """
-    whole = _copy(deed.world, skip=skip)
-    counter = CrashingDisk(whole.host.disk)
-    deed.act(whole.on(counter, whole.machine), Said())
-    _check_said(whole, deed, Said(), Machine())
-    for number, write in enumerate(counter.writes, start=1):
+    writes = _writes(deed, report, skip="")
+    for number, write in list(enumerate(writes, start=1))[::every]:
         for moment in Moment:
             if moment is Moment.BEFORE and number > 1:
                 # The same as after the one before.
@@ -133,10 +139,37 @@ def enumerate_deed(deed: Deed, report: Report, *, skip: str = "", nested: bool =
             if moment is Moment.WITHIN and not write.startswith("write "):
                 # Names change whole or not at all; what an fsync leaves is the model's to vary.
                 continue
-            _stop_at(deed, report, number, moment, skip=skip, nested=nested)
-    disk = whole.host.disk
-    assert isinstance(disk, ModelDisk)
-    report.labels |= disk.labels
+            _stop_at(deed, report, number, moment, skip="", nested=nested)
+
+
+def find_need(label: str) -> str:
+    """Return what goes wrong without the fsync `label`, "" when nothing is found.
+
+    Only what comes after the missing fsync can differ, so deeds are stopped from there on.
+    """
+    for deed in deeds(skip=label):
+        report = Report()
+        writes = _writes(deed, report, skip=label)
+        first = next((n for n, write in enumerate(writes, 1) if write.endswith(label)), None)
+        if first is None and deed.world.machine.starts == 0:
+            continue
+        for number in range(first or 1, len(writes) + 1):
+            try:
+                _stop_at(deed, report, number, Moment.AFTER, skip=label, nested=False)
+            except Violation as violation:
+                return str(violation)
+    return ""
+
+
+def _writes(deed: Deed, report: Report, *, skip: str) -> list[str]:
+    """Do a deed undisturbed, check it, and return what it wrote."""
+    whole = _copy(deed.world, skip=skip)
+    counter = CrashingDisk(whole.host.disk)
+    said = Said()
+    deed.act(whole.on(counter, whole.machine), said)
+    _check(whole, deed, said, f"{deed.name}, undisturbed")
+    report.labels |= _model(whole).labels
+    return counter.writes
 
 
 def _stop_at(
@@ -199,7 +232,7 @@ def _recover_and_check(
 def _check(world: World, deed: Deed, said: Said, where: str) -> None:
     try:
         _check_said(world, deed, said, world.machine)
-    except AssertionError as error:
+    except (AssertionError, CapsuleError, FileNotFoundError) as error:
         raise Violation(f"{where}: {error}") from error
 
 
@@ -224,6 +257,9 @@ def _check_said(world: World, deed: Deed, said: Said, machine: Machine) -> None:
     for op_id in said.committed:
         assert results[op_id] == "committed", "a commit is forgotten"
         assert current == deed.after, "a commit was undone"
+    for generation in host.state.staged_generations():
+        manifest = f"{host.layout.generation(generation)}/capsule.json"
+        assert host.disk.stat(manifest) is not None, f"{generation} is promised and gone"
     is_held = host.disk.stat(host.layout.hold) is not None
     was_held = deed.world.host.disk.stat(deed.world.host.layout.hold) is not None
     assert not is_held or current == ABSENT, "the hold stays on an installed node"
@@ -242,8 +278,12 @@ def _check_held(world: World, where: str) -> None:
     host = world.host
     if host.disk.stat(host.layout.hold) is not None:
         return
-    # Also a generation that is whole and about to prove that it is broken.
-    if not any(world.is_whole(name, strict=False) for name in (ABSENT, *world.builds)):
+    try:
+        # Also a generation that is whole and about to prove that it is broken.
+        is_whole = any(world.is_whole(name, strict=False) for name in (ABSENT, *world.builds))
+    except CapsuleError as error:
+        raise Violation(f"{where}: {error}") from error
+    if not is_whole:
         raise Violation(f"{where}: a mixture without a hold")
 
 
@@ -267,8 +307,8 @@ def _ordering(marker, digit, *, confirm="local"):  # type: ignore[no-untyped-def
     return act
 
 
-def _rolling_back(digit: str) -> Callable[[World, Said], None]:
-    op_id = digit * 32
+def _rolling_back(digit: str, *, whole_id: bool = False) -> Callable[[World, Said], None]:
+    op_id = digit if whole_id else digit * 32
 
     def act(world: World, said: Said) -> None:
         effects = world.effects()
@@ -297,6 +337,13 @@ def _confirm(world: World, effects: Effects, op_id: str, said: Said) -> None:
     if proof is not None and op_id not in said.committed:
         confirm_op(effects, world.host.confirm(op_id, proof.digest))
         said.committed.append(op_id)
+
+
+def _worn(world: World) -> World:
+    """Return the host after so many ops that a collection removes some."""
+    for number in range(OPS_KEPT + 2):
+        world = _done(world, _rolling_back(f"{number:032x}", whole_id=True))
+    return world
 
 
 def _done(world: World, act: Callable[[World, Said], None]) -> World:

@@ -1,7 +1,5 @@
 """Whole ops on a folder host, with real processes, the real supervisor and the real rescue."""
 
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -9,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from capsule_installer.accept import accept_order
 from capsule_installer.op_folder import OpFile, Result
 from capsule_installer.receipts import verify_chain
 from capsule_manifest.envelope import decode_record, encode_record
 from capsule_manifest.keys import b64decode
 from capsule_manifest.records import decode_proof, decode_receipt
-from support import doomed_supervisor
 from support.staged_host import Build, StagedHost, await_true
+from support.supervising import doom
 
 pytestmark = pytest.mark.network
 
@@ -73,25 +70,6 @@ def chain(host):
     effects = host.effects()
     envelopes = [item.envelope for item in effects.chain.read_all()]
     return verify_chain(envelopes, effects.signer.public)
-
-
-def doom(host, marker, step, op_id=SECOND, **changes):
-    """Accept an order and have its supervisor killed when `step` begins."""
-    accept_order(host.effects(), host.order_now(marker, op_id=op_id, **changes))
-    with subprocess.Popen(
-        [sys.executable, doomed_supervisor.__file__, host.root, op_id, step],
-        start_new_session=True,
-    ) as process:
-        op = host.op(op_id)
-        stat = Path(f"/proc/{process.pid}/stat").read_text()
-        op.note(
-            OpFile.SUPERVISOR, f"{process.pid} {stat.rpartition(')')[2].split()[19]}\n".encode()
-        )
-        await_true(lambda: process.poll() is not None or op.proof() is not None)
-        if op.proof() is not None and process.poll() is None:
-            process.wait(timeout=30)
-    assert process.returncode == -signal.SIGKILL
-    return op
 
 
 def test_an_install_is_proved_confirmed_and_leaves_one_whole_generation(host):
@@ -180,7 +158,7 @@ def test_a_rollback_brings_back_the_unit_set_and_the_files_of_before(host):
 )
 def test_a_supervisor_killed_at_any_step_leaves_the_old_release_serving(host, step, way):
     first, second = one_and_two(host)
-    op = doom(host, second, step)
+    op = doom(host, second, step, op_id=SECOND)
     began = op.has(OpFile.INTENT)
     assert began == (step not in {"prepare", "intend"})
     if way == "rescue":
@@ -197,7 +175,7 @@ def test_the_first_deadline_restores_when_the_supervisor_dies_while_stopped(host
     first, second = one_and_two(host)
     short = replace(Build(counter=5), soak_ms=50, start_ms=300, stop_ms=300)
     marker = host.stage(short)
-    op = doom(host, marker, "switch", d1_ms=1_500)
+    op = doom(host, marker, "switch", op_id=SECOND, d1_ms=1_500)
     assert host.get() == ""
     died = time.monotonic()
     await_true(lambda: op.result() is not None)
@@ -229,14 +207,14 @@ def test_the_second_deadline_restores_and_a_late_confirm_is_refused(host):
 def test_the_second_deadline_holds_when_the_supervisor_is_dead(host):
     one_and_two(host)
     second = host.stage(Build(counter=6))
-    op = doom(host, second, "commit", d2_ms=1_200)
+    op = doom(host, second, "commit", op_id=SECOND, d2_ms=1_200)
     await_true(lambda: op.result() is Result.RESTORED)
     assert host.get() == "1"
 
 
 def test_a_confirm_commits_even_when_the_supervisor_is_dead(host):
     _, second = one_and_two(host)
-    op = doom(host, second, "commit")
+    op = doom(host, second, "commit", op_id=SECOND)
     code, _ = host.run("confirm", stdin=encode_record(host.confirm(SECOND, op.proof().digest)))
     assert code == 0
     assert host.run("follow", SECOND)[0] == 0
@@ -247,7 +225,7 @@ def test_a_confirm_commits_even_when_the_supervisor_is_dead(host):
 
 def test_a_boot_restores_also_a_proved_op(host):
     first, second = one_and_two(host)
-    op = doom(host, second, "commit")
+    op = doom(host, second, "commit", op_id=SECOND)
     assert op.proof() is not None
     assert host.rescue("boot") == 0
     assert host.get() == "1"
@@ -284,7 +262,7 @@ def test_a_failed_guarded_step_restores_and_its_output_is_in_the_receipt(host):
 
 def test_a_failed_restore_keeps_the_hold_and_is_made_good_later(host):
     first, second = one_and_two(host)
-    op = doom(host, second, "start")
+    op = doom(host, second, "start", op_id=SECOND)
     blocked = Path(host.layout.units) / "hello.service"
     blocked.rename(blocked.with_name("moved"))
     blocked.mkdir()

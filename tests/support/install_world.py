@@ -18,6 +18,7 @@ from capsule_installer.processes import CLEAN_ENVIRONMENT, Completed, ProcessFac
 from capsule_installer.prove import Expected
 from capsule_installer.receipts import ReceiptChain
 from capsule_installer.services.base import UnitState
+from capsule_installer.spare import ensure_spare
 from capsule_installer.state import HostState
 from capsule_installer.timers import TimerKind
 from capsule_manifest.errors import Failed
@@ -91,7 +92,9 @@ class World:
         host = StagedHost(ROOT, disk=ModelDisk())
         host.signer = RememberingSigner(host.signer)
         host.controller = RememberingSigner(host.controller)
-        return cls(host, Machine(), frozenset())
+        world = cls(host, Machine(), frozenset())
+        ensure_spare(world.effects())
+        return world
 
     def stage(self, build: Build, *, broken: bool = False) -> Marker:
         marker = self.host.stage(build)

@@ -188,11 +188,11 @@ finish() {
 restore() {
     [ -e "$op/outcome" ] || ln "$op/outcome.restoring" "$op/outcome" 2> /dev/null
     if ! [ -e "$op/outcome" ]; then
-        rm -f -- "$state/state/ballast"
+        rm -rf -- "$state/state/ballast" "$state/state/spare"
         ln "$op/outcome.restoring" "$op/outcome" 2> /dev/null
     fi
     if is_settled; then return 0; fi
-    rm -f -- "$state/state/ballast"
+    rm -rf -- "$state/state/ballast" "$state/state/spare"
     kill_recorded "$op/supervisor"
     kill_recorded "$op/worker"
     # Two restores at once would only be a waste, but for a link that one removes and one moves.
