@@ -68,7 +68,8 @@ def check_targets(role: str, files: tuple[ManagedFile, ...]) -> None:
     Raises:
         Refused: `managed-file-not-allowed`.
     """
-    targets = sorted(item.target for item in files)
+    # By parts: as plain text "/etc/a-b" would come between "/etc/a" and "/etc/a/b".
+    targets = sorted((item.target for item in files), key=lambda target: target.split("/"))
     for target, following in pairwise(targets):
         if following == target or following.startswith(f"{target}/"):
             raise Refused(
