@@ -15,8 +15,6 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from ctypes import CDLL, get_errno
 from dataclasses import dataclass
 from enum import StrEnum
@@ -419,11 +417,22 @@ def _file_stat(found: os.stat_result) -> FileStat:
     )
 
 
-@contextmanager
-def _translated(path: str) -> Iterator[None]:
-    try:
-        yield
-    except _PASSED:
-        raise
-    except OSError as error:
-        raise disk_error(error, path) from error
+class _translated:  # noqa: N801  # reads as a clause where it is used
+    """Turn the kernel's errors about `path` into typed ones. A class: this is on every write."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, OSError) and not isinstance(error, _PASSED):
+            raise disk_error(error, self._path) from error

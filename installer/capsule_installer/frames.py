@@ -80,10 +80,13 @@ def plan_frames(
         position += frame.content_bytes
     missing: dict[ObjectId, int] = {}
     kept: dict[ObjectId, int] = {}
+    parts = set(disk.list(layout.incoming))
     for spot in spots:
         if spot.object in planned or store.find(spot.object, spot.size_bytes) is not None:
             continue
         missing[spot.object] = spot.size_bytes
+        if f"{spot.object.hex()}.part" not in parts:
+            continue
         kept_bytes = _kept_bytes(disk, layout, spot, starts, listing.frames)
         if kept_bytes:
             kept[spot.object] = kept_bytes

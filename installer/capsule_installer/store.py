@@ -71,8 +71,13 @@ class ObjectStore:
     def put(self, digest: ObjectId, content: bytes | memoryview, *, executable: bool) -> None:
         """Add an object whose digest the caller has just checked. Raises: `disk-*`."""
         path = self._layout.object(digest, executable=executable)
-        self._make_room(path)
-        with self._disk.create(path, _mode(executable=executable)) as writer:
+        self._make_folder(path)
+        try:
+            writer = self._disk.create(path, _mode(executable=executable))
+        except FileExistsError:
+            self._make_room(path)
+            writer = self._disk.create(path, _mode(executable=executable))
+        with writer:
             writer.write(content)
         self._found[digest] = path
 
@@ -133,13 +138,16 @@ class ObjectStore:
             )
         return path
 
-    def _make_room(self, path: str) -> None:
+    def _make_folder(self, path: str) -> None:
         folder = path.rpartition("/")[0]
         if folder not in self._folders:
             # Not made durable one by one: the sync of the whole file system before the marker is.
             if self._disk.stat(folder) is None:
                 self._disk.mkdir(folder, 0o700)
             self._folders.add(folder)
+
+    def _make_room(self, path: str) -> None:
+        self._make_folder(path)
         if self._disk.stat(path) is not None:
             # It did not count as held. Unlinked, never overwritten: it may be in a generation too.
             self._disk.unlink(path)

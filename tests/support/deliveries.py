@@ -464,15 +464,20 @@ def _pack(item: Part) -> tuple[Content, tuple[bytes, ...]]:
     order = content_order(item.tree)
     if not order:
         return Content(stream_bytes=0, packs=()), ()
-    raw = bytearray()
-    writer = PackWriter(raw.extend)
+    packs: list[Pack] = []
+    stored: list[bytes] = []
+    raw, writer = bytearray(), None
     for content in cut_frames([item.contents[digest]] for digest, _ in order):
-        writer.add(content)
-    pack: Pack = writer.finish()
-    stored = tuple(
-        bytes(raw[frame.offset : frame.offset + frame.stored_bytes]) for frame in pack.frames
-    )
-    return Content(stream_bytes=sum(size for _, size in order), packs=(pack,)), stored
+        if writer is None or writer.is_full:
+            if writer is not None:
+                packs.append(writer.finish())
+            raw = bytearray()
+            writer = PackWriter(raw.extend)
+        frame = writer.add(content)
+        stored.append(bytes(raw[frame.offset : frame.offset + frame.stored_bytes]))
+    assert writer is not None, "there is content"
+    packs.append(writer.finish())
+    return Content(stream_bytes=sum(size for _, size in order), packs=tuple(packs)), tuple(stored)
 
 
 def _component(item: Part) -> Component:
