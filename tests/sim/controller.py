@@ -159,13 +159,10 @@ class Controller:
     def order(self, node: str, op_id: str, *, fence: int) -> None:
         self.audit.ordered(node, op_id)
         host = self.fleet[node]
-        boot, _ = self._sent.get(op_id, (host.boot, 0))
-        until = int(self.world.now * host.nature.skew) + ORDER_VALID_MS
-        # The hello that an order answers is of this moment; a repeated order is a new one.
-        self._sent[op_id] = (host.boot, until)
-        self.network.send(
-            node, host.order, op_id, fence, host.boot, until, self._reply_from(node)
-        )
+        valid_until = int(self.world.now * host.nature.skew) + ORDER_VALID_MS
+        # A repeated order is the same signed bytes: it answers the first hello, and ends with it.
+        boot, until = self._sent.setdefault(op_id, (host.boot, valid_until))
+        self.network.send(node, host.order, op_id, fence, boot, until, self._reply_from(node))
         self._maybe_die()
 
     def confirm(self, node: str, op_id: str, *, proof: str, fence: int) -> None:

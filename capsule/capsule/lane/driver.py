@@ -116,6 +116,7 @@ class Driver:
         self._due: list[tuple[int, str]] = []
         self._renewed_ms = 0
         self._stalled_ms: int | None = None
+        self._settled: RolloutState | None = None
         self._is_fenced = False
         self.state: RolloutState = initial_state(plan)
 
@@ -242,6 +243,8 @@ class Driver:
                 self._stop_fenced()
             else:
                 self._renewed_ms = now
+                # A person may have ended a hold meanwhile, of which no event tells.
+                self._settled = None
 
     def _stop_fenced(self) -> None:
         self._is_fenced = True
@@ -363,6 +366,9 @@ class Driver:
     # --- going on -------------------------------------------------------------------------------
     def _go_on(self) -> None:
         """Take what permits there are; end or park when nothing is left to do."""
+        if self.state is self._settled:
+            self._consider_parking()
+            return
         while not self.is_over and self.state.epoch is EpochState.RUNNING:
             foreign = self._ledger.foreign_holds(self.state.plan.epoch)
             events = propose_hold(self.state, foreign)
@@ -371,18 +377,24 @@ class Driver:
             self._record(events)
         if self.is_over:
             return
-        if ending := propose_end(self.state):
-            self._record(ending)
-        elif self.state.tally.moving:
+        self._settled = self.state
+        self._record(propose_end(self.state))
+        self._consider_parking()
+
+    def _consider_parking(self) -> None:
+        """Park once nothing moves by itself, and has not for long enough."""
+        if self.is_over:
+            return
+        if self.state.epoch is EpochState.ENDED or self.state.tally.moving:
             self._stalled_ms = None
         else:
-            self._consider_parking(self._clock.now_ms())
+            self._park(self._clock.now_ms())
         if not self.is_over and (
             self.state.epoch is EpochState.ENDED or self.state.tenure is Tenure.PARKED
         ):
             self._leave()
 
-    def _consider_parking(self, now: int) -> None:
+    def _park(self, now: int) -> None:
         if self._stalled_ms is None:
             self._stalled_ms = now
         waiting_for_operator = not self.state.tally.outstanding and not can_admit(self.state)

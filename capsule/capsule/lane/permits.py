@@ -8,7 +8,7 @@ Source: design, section 11, "New permits".
 
 from dataclasses import dataclass
 
-__all__ = ["Availability", "Permits", "count_permits"]
+__all__ = ["Availability", "Permits", "count_permits", "explain_permits"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,29 +30,43 @@ class Availability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permits:
-    """How many permits there are now, with the arithmetic that gave the number."""
+    """How many permits there are now; `terms` are the numbers that `count` is the least of."""
 
     count: int
-    text: str
+    terms: tuple[tuple[str, int], ...]
+
+    @property
+    def text(self) -> str:
+        """Return the arithmetic as an operator reads it."""
+        terms = ", ".join(f"{text} = {value}" for text, value in self.terms)
+        return f"min({terms})"
 
 
-def count_permits(now: Availability, *, serving: bool) -> Permits:
-    """Return the permits for one more node, which is `serving` or not.
+def count_permits(now: Availability, *, serving: bool) -> int:
+    """Return the permits for one more node, which is `serving` or not; never below 0.
 
     A node that doesn't serve takes from `max_unavailable` only: to install a new fleet, and to fix
     a broken one forward, costs no availability.
     """
-    width = min(now.width, now.max_unavailable)
-    terms = [(width - now.outstanding, f"{width} allowed out - {now.outstanding} out")]
+    count = min(now.width, now.max_unavailable) - now.outstanding
     if serving:
-        terms.append((now.healthy - now.floor, f"{now.healthy} proved healthy - floor {now.floor}"))
+        count = min(count, now.healthy - now.floor)
+        if now.domain_cap is not None:
+            count = min(count, now.domain_cap - now.domain_down)
+    return max(count, 0)
+
+
+def explain_permits(now: Availability, *, serving: bool) -> Permits:
+    """Return the same number with the arithmetic that gave it."""
+    width = min(now.width, now.max_unavailable)
+    terms = [(f"{width} may be out - {now.outstanding} out", width - now.outstanding)]
+    if serving:
+        terms.append((f"{now.healthy} proved healthy - floor {now.floor}", now.healthy - now.floor))
         if now.domain_cap is not None:
             terms.append(
                 (
-                    now.domain_cap - now.domain_down,
                     f"domain cap {now.domain_cap} - {now.domain_down} down",
+                    now.domain_cap - now.domain_down,
                 )
             )
-    count = min(value for value, _ in terms)
-    text = "min(" + ", ".join(f"{text} = {value}" for value, text in terms) + f") = {count}"
-    return Permits(count=max(count, 0), text=text)
+    return Permits(count=count_permits(now, serving=serving), terms=tuple(terms))

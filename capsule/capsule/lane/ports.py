@@ -163,8 +163,8 @@ class HostReport:
 class HoldReport:
     """What the dispatcher says: whether the epoch's hold is in force, and what still runs.
 
-    `turn` is the hold's, as it was asked. `busy` counts tasks and leases. The rest is what the hub knows of the node's clocks;
-    `credential_ms` is what remains of its credential, None if that never ends.
+    `turn` is the hold's, as it was asked. `busy` counts tasks and leases. The rest is what the hub
+    knows of the node's clocks; `credential_ms` None is a credential that never ends.
     """
 
     node: str
@@ -194,7 +194,11 @@ class Hosts(Protocol):
     """
 
     def order(self, node: str, op_id: str, *, fence: int) -> None:
-        """Send the node's order; a host that knows the op id answers with its stored record."""
+        """Send the node's order; a host that knows the op id answers with its stored record.
+
+        Repeating it sends the very same signed order: were its validity renewed, a late answer
+        that the first one had run out would void an order that can still be accepted.
+        """
         ...
 
     def confirm(self, node: str, op_id: str, *, proof: str, fence: int) -> None:

@@ -42,7 +42,7 @@ from capsule.lane.node import (
     SwitchSeen,
 )
 from capsule.lane.node_table import TABLE
-from capsule.lane.permits import Permits, count_permits
+from capsule.lane.permits import Permits, count_permits, explain_permits
 from capsule.lane.ports import HoldReport, HostReport, HostStep
 from capsule.lane.state import CANARIES, Member, RolloutState, availability, width_of
 from capsule_manifest.errors import ExitCode
@@ -142,7 +142,7 @@ def propose_from_hold(
 
 def permits_for(state: RolloutState, member: Member) -> Permits:
     """Return the permits that there are for this node now, with the arithmetic."""
-    return count_permits(availability(state, member.domain), serving=member.serving)
+    return explain_permits(availability(state, member.domain), serving=member.serving)
 
 
 def propose_hold(state: RolloutState, foreign: frozenset[str]) -> tuple[Event, ...]:
@@ -165,7 +165,7 @@ def propose_hold(state: RolloutState, foreign: frozenset[str]) -> tuple[Event, .
             return (Skipped(name, "somebody else holds the node"),)
         if member.serving and above_floor < 1:
             continue
-        if permits_for(state, member).count > 0:
+        if count_permits(availability(state, member.domain), serving=member.serving):
             return (HoldTaken(name, member.serving, is_canary(state)),)
     return ()
 
