@@ -1,5 +1,8 @@
 """One suite for every ledger: in memory, SQLite, PostgreSQL."""
 
+import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +13,12 @@ from sqlalchemy import update
 from capsule.lane.events import HealthSeen, Started
 from capsule.lane.node import HoldTaken, StageSeen, StopIntended
 from capsule.lane.ports import Ledger, Rows
+from capsule.ledger.audit import audit_ledger
 from capsule.ledger.engine import begin, open_engine
 from capsule.ledger.schema import migrate
 from capsule.ledger.store import SqlLedger
 from capsule.ledger.tables import leases
-from capsule_manifest.errors import ExitCode, Refused
+from capsule_manifest.errors import ExitCode, Failed, Refused
 from support.memory_ledger import MemoryLedger
 from support.postgres import Cluster, find_server
 
@@ -36,7 +40,7 @@ class SettableClock:
         return self.value_ms
 
 
-def memory(_folder: Path) -> Iterator[World]:
+def memory() -> Iterator[World]:
     clock = SettableClock()
 
     def expire() -> None:
@@ -60,30 +64,33 @@ def sql(address: str) -> Iterator[World]:
     engine.dispose()
 
 
-def sqlite(folder: Path) -> Iterator[World]:
-    yield from sql(str(folder / "ledger.db"))
-
-
-def postgres(folder: Path) -> Iterator[World]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     programs = find_server()
     if programs is None:
         pytest.skip("not run, needs a PostgreSQL server")
-    home = folder / "pg"
-    home.mkdir()
+    home = tmp_path_factory.mktemp("pg")
     # The server's own account must reach its folder; pytest makes the parents private.
-    for parent in (folder, folder.parent, folder.parent.parent):
-        parent.chmod(parent.stat().st_mode | 0o011)
-    cluster = Cluster(programs, home)
+    for parent in (home.parent, home.parent.parent, home.parent.parent.parent):
+        if parent.name.startswith(("pytest-", "popen-")):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    made = Cluster(programs, home)
     try:
-        cluster.create()
-        yield from sql(cluster.address)
+        made.create()
+        yield made
     finally:
-        cluster.close()
+        made.close()
 
 
-@pytest.fixture(params=[memory, sqlite, postgres], ids=lambda make: make.__name__)
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    yield from request.param(tmp_path)
+    match request.param:
+        case "memory":
+            yield from memory()
+        case "sqlite":
+            yield from sql(str(tmp_path / "ledger.db"))
+        case _:
+            yield from sql(request.getfixturevalue("cluster").new_database())
 
 
 def refusal(call: Callable[[], object]) -> tuple[str, ExitCode]:
@@ -226,3 +233,86 @@ def test_text_from_outside_survives_as_it_is(world: World) -> None:
     event = HealthSeen("n1", serving=False)
     world.ledger.append(lease, "e1", expected_seq=1, events=[event], rows=Rows())
     assert world.ledger.read("e1")[-1].event == event
+
+
+def test_a_server_killed_at_random_moments_loses_no_acknowledged_append(cluster: Cluster) -> None:
+    seed = 20260829
+    moments = random.Random(seed)
+    engine = open_engine(cluster.new_database())
+    migrate(engine)
+    ledger = SqlLedger(engine)
+    ledger.add_nodes(NODES)
+    lease = ledger.acquire("fleet", "c1", takeover=False)
+    acknowledged = 0
+    stop = threading.Event()
+
+    def append() -> None:
+        nonlocal acknowledged
+        while not stop.is_set():
+            try:
+                length = len(ledger.read("e1"))
+                acknowledged = ledger.append(
+                    lease, "e1", expected_seq=length, events=[StageSeen("n1")], rows=Rows()
+                )
+            except Failed as error:
+                if not error.retryable:
+                    raise
+                time.sleep(0.02)
+
+    worker = threading.Thread(target=append)
+    worker.start()
+    try:
+        for _ in range(4):
+            time.sleep(moments.uniform(0.05, 0.5))
+            cluster.kill()
+            cluster.start()
+    finally:
+        stop.set()
+        worker.join(30)
+    assert not worker.is_alive(), f"seed {seed}"
+    assert acknowledged > 0
+    # One more than acknowledged is possible: the answer to a durable append can be lost.
+    assert acknowledged <= len(ledger.read("e1")) <= acknowledged + 1, f"seed {seed}"
+    assert audit_ledger(engine).events == len(ledger.read("e1"))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_of_two_controllers_that_race_for_a_permit_one_gets_it(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    address = str(tmp_path / "ledger.db")
+    if kind == "postgres":
+        address = request.getfixturevalue("cluster").new_database()
+    engine = open_engine(address)
+    migrate(engine)
+    SqlLedger(engine).add_nodes(NODES)
+    won: list[str] = []
+
+    def take(number: int) -> None:
+        ledger = SqlLedger(engine)
+        lease = ledger.acquire(f"scope{number}", f"c{number}", takeover=False)
+        for _ in range(50):
+            try:
+                ledger.append(
+                    lease, f"e{number}", expected_seq=0, events=[STARTED], rows=Rows(taken=("n1",))
+                )
+            except Failed as error:
+                if not error.retryable:
+                    raise
+                continue
+            except Refused as error:
+                if error.error_id != "permit-taken":
+                    raise
+                return
+            won.append(f"e{number}")
+            return
+
+    workers = [threading.Thread(target=take, args=(number,)) for number in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert len(won) == 1
+    assert SqlLedger(engine).permits(won[0]) == {"n1"}
+    engine.dispose()

@@ -30,12 +30,20 @@ class Cluster:
         self._folder = folder
         self._data = folder / "data"
         self._server: subprocess.Popen[bytes] | None = None
+        self._databases = 0
         # The server refuses to run as root; its own account comes with the package.
         self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
 
-    @property
-    def address(self) -> str:
-        return f"postgresql:///postgres?host={self._folder}&user={self._user}"
+    def address(self, database: str = "postgres") -> str:
+        """Return the address of a database of this server."""
+        return f"postgresql:///{database}?host={self._folder}&user={self._user}"
+
+    def new_database(self) -> str:
+        """Create an empty database and return its address."""
+        self._databases += 1
+        name = f"test{self._databases}"
+        self._run(["createdb", "-h", str(self._folder), name])
+        return self.address(name)
 
     def create(self) -> None:
         """Make the cluster and start it."""
@@ -46,19 +54,19 @@ class Cluster:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        self._server = subprocess.Popen(
-            self._as_user(
-                ["postgres", "-D", str(self._data), "-k", str(self._folder), "-c",
-                 "listen_addresses="]
-            ),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        argv = ["postgres", "-D", str(self._data), "-k", str(self._folder)]
         until = time.monotonic() + _WAIT_S
-        ready = ["pg_isready", "-q", "-h", str(self._folder)]
-        while subprocess.run(self._as_user(ready), check=False).returncode:
+        ready = self._as_user(["pg_isready", "-q", "-h", str(self._folder)])
+        self._server = None
+        while self._server is None or subprocess.run(ready, check=False).returncode:
             assert time.monotonic() < until, "the server does not answer"
-            assert self._server.poll() is None, "the server has ended"
+            # After a kill it ends again while processes of the killed one still have its memory.
+            if self._server is None or self._server.poll() is not None:
+                self._server = subprocess.Popen(
+                    self._as_user([*argv, "-c", "listen_addresses="]),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
             time.sleep(0.05)
 
     def kill(self) -> None:

@@ -78,7 +78,12 @@ class SqlLedger:
             if row:
                 connection.execute(update(leases).where(leases.c.scope == scope).values(values))
             else:
-                connection.execute(insert(leases).values(scope=scope, **values))
+                try:
+                    connection.execute(insert(leases).values(scope=scope, **values))
+                except IntegrityError as error:
+                    raise Refused(
+                        "lease-busy", "another controller has just taken the lease", where=scope
+                    ) from error
             return Lease(scope=scope, holder=holder, fence=fence)
 
     def renew(self, lease: Lease) -> None:
