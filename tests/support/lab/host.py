@@ -69,6 +69,8 @@ class LabHost:
         """Switch the host on; `wait_booted` says when it answers."""
         if self.pid is not None:
             return
+        # A host that went down by itself leaves an nspawn that still holds the tree for a moment.
+        self._group.end()
         self.volume.mount()
         self.cable.up()
         joins = [str(path) for path in self._group.make()]
