@@ -418,7 +418,10 @@ _INSTALL: dict[str, tuple[ExitCode, str]] = {
         ExitCode.RESTORED,
         "read the service's log; correct the release and build it with a higher counter",
     ),
-    "service-failed": (ExitCode.RESTORED, "read the service's log below /run/capsule/services"),
+    "service-failed": (
+        ExitCode.RESTORED,
+        "read the service's log: `journalctl -u UNIT`; on a folder host below run/capsule/services",
+    ),
     "step-timeout": (
         ExitCode.RESTORED,
         "find out what slows this host down, then order again with a new op id",
