@@ -7,7 +7,7 @@ something changes, which is the same as after every event and much faster.
 
 from typing import Any
 
-from capsule.lane.epoch import EpochEvent, Parked
+from capsule.lane.epoch import AbortDecided, EpochEvent, Parked, Resumed
 from capsule.lane.events import HoldReturned
 from capsule.lane.node import HoldTaken, NodeEvent, NodeState, StopIntended
 from capsule.lane.node_table import TABLE
@@ -18,6 +18,7 @@ from sim.hub import Hub
 
 __all__ = ["Auditor"]
 
+CANARIES = 3
 _ENDED = frozenset({NodeState.COMMITTED, NodeState.HELD, NodeState.SKIPPED})
 _STILL = frozenset({HostStep.COMMITTED, HostStep.RESTORED, HostStep.RESTORE_FAILED})
 
@@ -25,7 +26,9 @@ _STILL = frozenset({HostStep.COMMITTED, HostStep.RESTORED, HostStep.RESTORE_FAIL
 class Auditor:
     """Watch one epoch. `violations` holds one line for each broken invariant."""
 
-    def __init__(self, plan: RolloutPlan, hosts: dict[str, Host], hub: Hub) -> None:
+    def __init__(
+        self, plan: RolloutPlan, hosts: dict[str, Host], hub: Hub, floor_percent: int
+    ) -> None:
         self.plan = plan
         self.hosts = hosts
         self.hub = hub
@@ -36,8 +39,15 @@ class Auditor:
         self.permits: set[str] = set()
         self.intended: set[str] = set()
         self.serving = sum(node.serving for node in plan.nodes) + plan.bystanders
-        self.floor = min(plan.floor, self.serving)
+        # A share is compared exactly: the plan may round it up, never down.
+        share = -(-floor_percent * len(plan.nodes) // 100)
+        self.floor = min(max(plan.floor, share), self.serving)
         self.outside_down: set[str] = set()
+        self.is_aborted = False
+        self.was_down: set[str] = set()  # when its stop was intended: stopping it costs nothing
+        self.committed = 0
+        self.canaries: set[str] = set()
+        self.failed_canary = ""
         self.window_ms_max = 0
         self.ends: list[Any] = []
         budget = plan.budget
@@ -53,10 +63,15 @@ class Auditor:
                 self._node_event(event)
             elif isinstance(event, HoldReturned):
                 self.permits.discard(event.node)
+                self.was_down.discard(event.node)
                 self.out.discard(event.node)
                 self._still(event.node, "permit returned")
             elif isinstance(event, EpochEvent | Parked):
                 self.ends.append(event)
+                if isinstance(event, AbortDecided):
+                    self.is_aborted = True
+                elif isinstance(event, Resumed):
+                    self.failed_canary = ""
 
     def _node_event(self, event: NodeEvent) -> None:
         node = event.node
@@ -67,19 +82,29 @@ class Auditor:
             return
         self.states[node] = after
         if isinstance(event, HoldTaken):
+            if self.failed_canary:
+                self.fail(f"{node}: taken although the canary {self.failed_canary} failed")
+            (self.canaries.add if self.committed < CANARIES else self.canaries.discard)(node)
             self.permits.add(node)
             self.out.add(node)
             self._admitted(node, serving=event.serving)
         elif isinstance(event, StopIntended):
+            if not self.hosts[node].serving:
+                self.was_down.add(node)
+            if self.is_aborted:
+                self.fail(f"{node}: stop intended after the abort")
             self.intended.add(event.op_id)
             if node not in self.permits:
                 self.fail(f"{node}: stop intended without a permit")
         elif after is NodeState.COMMITTED:
+            self.committed += 1
             if self.hosts[node].records.get(self.hosts[node].op_id) is not HostStep.COMMITTED:
                 self.fail(f"{node}: committed without the host's outcome")
         elif after is NodeState.HELD:
             self.permits.discard(node)
             self._still(node, "held")
+            if node in self.canaries:
+                self.failed_canary = node
         elif after is NodeState.SKIPPED:
             self._still(node, "skipped")
 
@@ -123,13 +148,14 @@ class Auditor:
     def went_down(self, host: Host, *, by_op: bool) -> None:
         self.serving -= 1
         if not by_op:
-            # A reboot is the world's doing, unless the node was out of service for us anyway.
-            if host.name not in self.permits:
-                self.outside_down.add(host.name)
+            self.outside_down.add(host.name)
             return
         if self.states[host.name] is NodeState.COMMITTED:
             self.fail(f"{host.name}: a committed node was disturbed")
-        if self.serving + len(self.outside_down) < self.floor:
+        # A reboot is the world's doing, unless the node was out of service for us anyway.
+        outside = self.outside_down - self.permits
+        free = {node for node in self.was_down & self.permits if not self.hosts[node].serving}
+        if self.serving + len(outside) + len(free) < self.floor:
             self.fail(f"{host.name}: {self.serving} serve, floor {self.floor}")
 
     def came_up(self, host: Host) -> None:

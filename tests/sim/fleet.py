@@ -44,9 +44,15 @@ class Simulation:
         self.dice = self.world.random
         self.kind = kind or self.dice.choice(KINDS)
         self.calm = self.kind in {"one_bad", "calm", "calm_fresh", "calm_down"}
+        self.floor_percent = 0
         self.plan = self._plan(nodes)
         self.faults_until = 0 if self.calm else int(self.dice.uniform(300_000, 1_800_000))
-        self.hub = Hub(self.world, [n.name for n in self.plan.nodes], busy_ms_max=60_000)
+        self.hub = Hub(
+            self.world,
+            [node.name for node in self.plan.nodes],
+            busy_ms_max=60_000,
+            is_serving=lambda name: self.hosts[name].serving,
+        )
         self.network = Network(
             world=self.world,
             faults_until_ms=self.faults_until,
@@ -57,7 +63,7 @@ class Simulation:
         )
         self.ledger = AuditedLedger(self.world)
         self.hosts: dict[str, Host] = {}
-        self.audit = Auditor(self.plan, self.hosts, self.hub)
+        self.audit = Auditor(self.plan, self.hosts, self.hub, self.floor_percent)
         self.ledger.audit = self.audit
         self._make_hosts()
         self.controllers: list[Controller] = []
@@ -79,8 +85,10 @@ class Simulation:
         max_unavailable = dice.randint(2 if self.calm else 1, max(2, nodes // 6))
         slack = dice.randint(0, 4) + (2 if self.calm else 0)
         floor = max(0, min(healthy - 1, healthy - max_unavailable - slack))
-        if dice.random() < 0.3:
-            floor = min(floor, floor_of(dice.randint(0, 60), nodes))
+        if healthy == nodes and not self.calm and dice.random() < 0.4:
+            # The share that allows one node less than all, or a little more.
+            self.floor_percent = 100 * (nodes - 1 - dice.randint(0, 2)) // nodes
+            floor = floor_of(self.floor_percent, nodes)
         if not healthy:
             floor = dice.randint(0, nodes)
         return RolloutPlan(
@@ -163,6 +171,8 @@ class Simulation:
             self.world.at(moment(), self._pause, int(dice.uniform(1_000, 120_000)))
         for _ in range(dice.randrange(3)):
             self.world.at(moment(), self._operate)
+        if self.kind == "abort":
+            self.world.at(moment() // 2, self._abort)
 
     def _cut(self, name: str, until: int) -> None:
         if self.network.dead.get(name, 0) < until:
@@ -237,6 +247,11 @@ class Simulation:
         else:
             self.is_finished = True
 
+    def _abort(self) -> None:
+        if self.current is not None and self.current.is_alive:
+            abort = self.current.driver.command
+            self.current.run(abort, lambda s: proposals.propose_abort(s, "operator"))
+
     def _adopt_and_operate(self) -> None:
         self._adopt()
         self._operate()
@@ -272,8 +287,10 @@ class Simulation:
         self._plan_faults()
         first = self._new_controller()
         first.run(first.driver.start)
-        if first.driver.is_over and first.driver.state.epoch is EpochState.RUNNING and (
-            not self.controllers[1:] and not first.driver.state.fence
+        if (
+            first.driver.is_over
+            and first.driver.state.epoch is EpochState.RUNNING
+            and (not self.controllers[1:] and not first.driver.state.fence)
         ):
             self.is_finished = True
         deadline = self._deadline()
@@ -299,9 +316,7 @@ class Simulation:
         )
 
     def _deadline(self) -> int:
-        length = estimate_length_ms(
-            self.plan.budget, nodes=len(self.plan.nodes), max_unavailable=1
-        )
+        length = estimate_length_ms(self.plan.budget, nodes=len(self.plan.nodes), max_unavailable=1)
         acts = self.operator_acts + 4
         return self.faults_until + 3 * length + acts * (self.patience.stall_ms + 120_000)
 

@@ -3,6 +3,7 @@
 It honours the turns of holds as its Protocol asks, and an expired heartbeat only marks a node.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,15 @@ class Slot:
 class Hub:
     """Gate and registry of one fleet."""
 
-    def __init__(self, world: World, names: list[str], busy_ms_max: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        names: list[str],
+        *,
+        busy_ms_max: int,
+        is_serving: Callable[[str], bool],
+    ) -> None:
+        self.is_serving = is_serving
         self.world = world
         self.busy_ms_max = busy_ms_max
         self.down_until = 0
@@ -73,6 +82,7 @@ class Hub:
                 turn=turn,
                 held=slot.held and slot.turn == turn,
                 busy=int(slot.idle_at > now),
+                serving=self.is_serving(node),
                 heartbeat_age_ms=0,
                 credential_ms=None
                 if slot.credential_until is None

@@ -21,12 +21,12 @@ STANDARD = ((10_000, 50), (20, 5_000))
 PROCESSES = 2
 
 
-def run_one(work: tuple[int, int]) -> Result:
-    seed, nodes = work
-    return run_epoch(seed, nodes)
+def run_one(work: tuple[int, int, str | None]) -> Result:
+    seed, nodes, kind = work
+    return run_epoch(seed, nodes, kind)
 
 
-def run_many(work: list[tuple[int, int]], processes: int) -> Iterable[Result]:
+def run_many(work: list[tuple[int, int, str | None]], processes: int) -> Iterable[Result]:
     """Yield the results in order; one process runs here, so that a debugger works."""
     if processes == 1:
         yield from map(run_one, work)
@@ -36,7 +36,14 @@ def run_many(work: list[tuple[int, int]], processes: int) -> Iterable[Result]:
         yield from pool.map(run_one, work, chunksize=1 if len(work) < 100 else 25)
 
 
-def simulate(sizes: Iterable[tuple[int, int]], first_seed: int, processes: int) -> dict[str, object]:
+def simulate(
+    sizes: Iterable[tuple[int, int]],
+    first_seed: int,
+    processes: int,
+    *,
+    kind: str | None = None,
+    until_broken: bool = False,
+) -> dict[str, object]:
     """Run `sizes`, pairs of epochs and nodes, and return the summary."""
     began = time.monotonic()
     seeds = events = committed = 0
@@ -44,7 +51,7 @@ def simulate(sizes: Iterable[tuple[int, int]], first_seed: int, processes: int) 
     violations: list[str] = []
     ends: dict[str, int] = {}
     for epochs, nodes in sizes:
-        work = [(seed, nodes) for seed in range(first_seed, first_seed + epochs)]
+        work = [(seed, nodes, kind) for seed in range(first_seed, first_seed + epochs)]
         for result in run_many(work, processes):
             seeds += 1
             events += result.events
@@ -53,6 +60,8 @@ def simulate(sizes: Iterable[tuple[int, int]], first_seed: int, processes: int) 
             ends[result.end] = ends.get(result.end, 0) + 1
             for text in result.violations:
                 violations.append(f"seed {result.seed} nodes {nodes}: {text}")
+            if violations and until_broken:
+                break
     return {
         "seeds": seeds,
         "epochs": seeds,
@@ -71,6 +80,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--nodes", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--kind", help="of fleet, such as one_bad; default is the seed's choice")
+    parser.add_argument("--until-broken", action="store_true", help="stop at the first violation")
     parser.add_argument("--processes", type=int, default=PROCESSES)
     parser.add_argument("--incident", action="store_true", help="replay the incident, old and new")
     parser.add_argument("--json", action="store_true")
@@ -81,7 +92,13 @@ def main(arguments: list[str]) -> int:
         summary = replay()
     else:
         sizes = STANDARD if options.epochs is None else ((options.epochs, options.nodes),)
-        summary = simulate(sizes, options.seed, options.processes)
+        summary = simulate(
+            sizes,
+            options.seed,
+            options.processes,
+            kind=options.kind,
+            until_broken=options.until_broken,
+        )
     if options.json:
         print(json.dumps(summary))
     else:

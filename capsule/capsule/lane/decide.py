@@ -117,6 +117,7 @@ def _with_facts(member: Member, event: NodeEvent) -> Member:
     if isinstance(event, HoldTaken):
         return member._replace(
             hold=advance_hold(member.hold, Taken()),
+            taken_serving=event.serving,
             canary=event.canary,
             attempts=member.attempts + 1,
             op_id="",

@@ -163,14 +163,16 @@ class HostReport:
 class HoldReport:
     """What the dispatcher says: whether the epoch's hold is in force, and what still runs.
 
-    `turn` is the hold's, as it was asked. `busy` counts tasks and leases. The rest is what the hub
-    knows of the node's clocks; `credential_ms` None is a credential that never ends.
+    `turn` is the hold's, as it was asked. `busy` counts tasks and leases. `serving` says whether
+    the node proves itself now. The rest is what the hub knows of the node's clocks;
+    `credential_ms` None is a credential that never ends.
     """
 
     node: str
     turn: int
     held: bool
     busy: int
+    serving: bool
     heartbeat_age_ms: int
     credential_ms: int | None
 

@@ -16,7 +16,7 @@ from capsule.lane.epoch import (
     Paused,
     Resumed,
 )
-from capsule.lane.events import Event, HoldReturned
+from capsule.lane.events import Event, HealthSeen, HoldReturned
 from capsule.lane.hold import HoldState
 from capsule.lane.lane import LaneResumed, LaneSkipped, LaneState
 from capsule.lane.node import (
@@ -134,6 +134,11 @@ def propose_from_hold(
         events.append(HoldSeen(member.name))
     if report.busy:
         return tuple(events)
+    if report.serving and not member.taken_serving:
+        # It came back after it was taken as down: to stop it now would cost what was never
+        # weighed against the floor.
+        again = () if member.serving else (HealthSeen(member.name, serving=True),)
+        return (*events, *again, HoldDropped(member.name, "serves again, is taken anew"))
     verdict = judge_node(state.plan.budget, liveness)
     if verdict.error_id:
         return (*events, Skipped(member.name, f"{verdict.error_id}: {verdict.text}"))

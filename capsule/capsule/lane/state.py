@@ -40,7 +40,8 @@ _MOVING = ACTIVE - {NodeState.UNKNOWN}
 class Member(NamedTuple):
     """One node in the epoch. `attempts` counts how often its hold was taken.
 
-    `touched` says that the host was heard to have acted on the current op.
+    `taken_serving` says whether its permit was weighed against the floor, `touched` that the host
+    was heard to have acted on the current op.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Member(NamedTuple):
     state: NodeState
     hold: HoldState
     serving: bool
+    taken_serving: bool
     canary: bool
     attempts: int
     op_id: str
@@ -96,6 +98,7 @@ def initial_state(plan: RolloutPlan) -> RolloutState:
             state=NodeState.UNTOUCHED,
             hold=HoldState.FREE,
             serving=node.serving,
+            taken_serving=False,
             canary=False,
             attempts=0,
             op_id="",
