@@ -43,6 +43,7 @@ class Auditor:
         share = -(-floor_percent * len(plan.nodes) // 100)
         self.floor = min(max(plan.floor, share), self.serving)
         self.outside_down: set[str] = set()
+        self.turns = dict.fromkeys(self.states, 0)
         self.is_aborted = False
         self.was_down: set[str] = set()  # when its stop was intended: stopping it costs nothing
         self.committed = 0
@@ -85,6 +86,7 @@ class Auditor:
             if self.failed_canary:
                 self.fail(f"{node}: taken although the canary {self.failed_canary} failed")
             (self.canaries.add if self.committed < CANARIES else self.canaries.discard)(node)
+            self.turns[node] += 1
             self.permits.add(node)
             self.out.add(node)
             self._admitted(node, serving=event.serving)
@@ -125,10 +127,10 @@ class Auditor:
         if step is not None and step not in _STILL and step is not HostStep.REFUSED:
             self.fail(f"{node}: {what} while the host is {step}")
 
-    def held(self, node: str) -> None:
+    def held(self, node: str, turn: int) -> None:
         """Check a hold as it is sent."""
-        if node not in self.permits:
-            self.fail(f"{node}: held without a permit")
+        if turn > self.turns[node]:
+            self.fail(f"{node}: held before its permit was recorded")
 
     def ordered(self, node: str, op_id: str) -> None:
         """Check an order as it is sent."""

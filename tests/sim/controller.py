@@ -62,6 +62,7 @@ class Controller:
         self.audit = audit
         self.on_over = on_over
         self.is_alive = True
+        self.was_killed = False
         self.kill_in: int | None = None
         self._paused_until = 0
         self._paused_total = 0
@@ -90,6 +91,7 @@ class Controller:
             act(*arguments, **options)
         except Killed:
             self.is_alive = False
+            self.was_killed = True
         if self.is_alive and not self.driver.is_over:
             self._schedule()
             return
@@ -187,6 +189,7 @@ class _Dispatch:
         self._controller = controller
 
     def hold(self, node: str, turn: int, *, fence: int) -> None:
+        self._controller.audit.held(node, turn)
         self._send(node, self._controller.hub.hold, turn)
 
     def release(self, node: str, turn: int, *, fence: int) -> None:

@@ -49,11 +49,20 @@ MUTATIONS = (
         "                self._act(early)\n"
         "        assert self._lease is not None\n        try:\n            self._seq",
     ),
-    _one(
-        "permits that are out are not counted",
-        f"{LANE}/permits.py",
-        "    count = min(now.width, now.max_unavailable) - now.outstanding\n",
-        "    count = min(now.width, now.max_unavailable)\n",
+    Mutation(
+        name="permits that are out are not counted",
+        edits=(
+            (
+                f"{LANE}/permits.py",
+                "    count = min(now.width, now.max_unavailable) - now.outstanding\n",
+                "    count = min(now.width, now.max_unavailable)\n",
+            ),
+            (
+                f"{LANE}/proposals.py",
+                "    if tally.outstanding >= min(",
+                "    if 0 >= min(",
+            ),
+        ),
     ),
     Mutation(
         name="a permit returns before the dispatcher acknowledged the release",

@@ -6,6 +6,7 @@ thousand; `recount` computes them anew, and a test holds the two together.
 Source: design, section 11.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -38,13 +39,14 @@ _MOVING = ACTIVE - {NodeState.UNKNOWN}
 
 
 class Member(NamedTuple):
-    """One node in the epoch. `attempts` counts how often its hold was taken.
+    """One node in the epoch, at `place` in the plan. `attempts` counts its holds.
 
     `taken_serving` says whether its permit was weighed against the floor, `touched` that the host
     was heard to have acted on the current op.
     """
 
     name: str
+    place: int
     lane: str
     domain: str
     state: NodeState
@@ -93,6 +95,7 @@ def initial_state(plan: RolloutPlan) -> RolloutState:
     members = {
         node.name: Member(
             name=node.name,
+            place=place,
             lane=node.lane,
             domain=node.domain,
             state=NodeState.UNTOUCHED,
@@ -106,7 +109,7 @@ def initial_state(plan: RolloutPlan) -> RolloutState:
             proof="",
             reason="",
         )
-        for node in plan.nodes
+        for place, node in enumerate(plan.nodes)
     }
     return RolloutState(
         plan=plan,
@@ -177,7 +180,10 @@ def with_member(state: RolloutState, before: Member, after: Member) -> RolloutSt
     queue = state.queue
     if (new is NodeState.STAGED) != (old is NodeState.STAGED):
         if new is NodeState.STAGED:
-            queue = (*queue, after.name)
+            # Back in its place, not behind the others: which node is a canary must not depend on
+            # where a controller died.
+            place = bisect_left(queue, after.place, key=lambda name: state.members[name].place)
+            queue = (*queue[:place], after.name, *queue[place:])
         else:
             place = queue.index(after.name)
             queue = queue[:place] + queue[place + 1 :]
