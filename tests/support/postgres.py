@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["Cluster", "find_server"]
 
-_WAIT_S = 30
+_WAIT_S = 60
 
 
 def find_server() -> Path | None:
@@ -54,7 +54,8 @@ class Cluster:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        argv = ["postgres", "-D", str(self._data), "-k", str(self._folder)]
+        # -F: the page cache outlives a killed server, and syncing it all would take the time-outs.
+        argv = ["postgres", "-F", "-D", str(self._data), "-k", str(self._folder)]
         until = time.monotonic() + _WAIT_S
         ready = self._as_user(["pg_isready", "-q", "-h", str(self._folder)])
         self._server = None
