@@ -1,12 +1,15 @@
 """Reference pages that are written from the code; a tidy test compares them with docs/."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+import click
+
+from capsule.cli import program
 from capsule_manifest.error_table import ROWS
 from capsule_manifest.errors import ExitCode
 
-__all__ = ["errors_page", "exit_codes_page"]
+__all__ = ["commands_page", "errors_page", "exit_codes_page"]
 
 _MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.DONE: "done, or nothing to do",
@@ -32,6 +35,7 @@ _MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.RESTORE_FAILED: "the restore failed: a person is needed",
     ExitCode.INTERRUPTED: "interrupted",
 }
+_HELP_WIDTH: Final = 88
 _WRITTEN = "This page is written from the code by `./dev docs`."
 
 
@@ -63,6 +67,43 @@ def exit_codes_page() -> str:
         "The [errors](errors.md) say what to do next.\n\n"
         "| code | meaning | error ids |\n|---|---|---|\n" + rows
     )
+
+
+def commands_page() -> str:
+    """Return docs/reference/cli.md: what every command says with --help."""
+    helps = "".join(
+        f"\n## `{context.command_path}`\n\n```text\n{context.get_help()}\n```\n"
+        for context in _contexts(_context(program, "capsule", None))
+    )
+    return (
+        "# The command line\n\n"
+        f"{_WRITTEN}\n"
+        "With `--json` a command prints one object with `schema` on stdout and nothing else there; "
+        "what is for people goes to stderr.\n"
+        "An error is then an object too, with the fields `error`, `exit_code`, `what`, `expected`, "
+        "`got`, `where` and `next`.\n"
+        "Every command ends with one of the [exit codes](exit-codes.md).\n"
+        "What runs on a host is described in [wire](wire.md).\n" + helps
+    )
+
+
+def _contexts(context: click.Context) -> Iterator[click.Context]:
+    """Yield the context of a command and of all below it, in the order of the help."""
+    yield context
+    command = context.command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None, "a listed command exists"
+            yield from _contexts(_context(child, name, context))
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
+    # A width of its own, because the page must not depend on anybody's terminal.
+    return click.Context(
+        command, info_name=name, parent=parent, terminal_width=_HELP_WIDTH,
+        **command.context_settings,
+    )  # fmt: skip
 
 
 def _ids(code: ExitCode) -> str:

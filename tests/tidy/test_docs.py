@@ -5,15 +5,17 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from support import reference
+from support import diagrams, reference
 from support.sources import ROOT, text_of, tracked
 
 PAGES = [name for name in tracked() if name.endswith(".md")]
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 GENERATED = {
+    "docs/reference/cli.md": reference.commands_page,
     "docs/reference/errors.md": reference.errors_page,
     "docs/reference/exit-codes.md": reference.exit_codes_page,
+    "docs/reference/state-diagrams.md": diagrams.state_diagrams_page,
 }
 
 

@@ -95,13 +95,9 @@ class _Program(click.Group):
     cls=_Program,
     name="capsule",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Every command has --help with an example, and --json for programs.",
+    epilog="\b\nExample: capsule init && capsule lock && capsule build --key release.key\n"
+    "Every command has --help with an example, and --json for programs.",
 )
 @click.version_option(__version__, prog_name="capsule", message="%(prog)s %(version)s")
 def program() -> None:
-    r"""Build, stage and roll out releases that install without a network.
-
-    \b
-    Example:
-      capsule init && capsule lock && capsule build --key release.key
-    """
+    """Build, stage and roll out releases that install without a network."""

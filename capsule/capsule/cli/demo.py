@@ -15,7 +15,7 @@ from capsule_manifest.errors import ExitCode, Refused
 __all__ = ["command"]
 
 
-@click.command("demo")
+@click.command("demo", epilog="Example: capsule demo")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
@@ -24,14 +24,10 @@ __all__ = ["command"]
 @click.option("--keep", is_flag=True, help="Leave the services running and the folder in place.")
 @json_option
 def command(folder: Path | None, *, keep: bool, as_json: bool) -> int:
-    r"""Build three releases, install two on three hosts, and watch the third be restored.
+    """Build three releases, install two on three hosts, and watch the third be restored.
 
     The hosts are folders of this machine; no root and no network but the package index is needed.
     Every command that is run is shown and could be typed by hand.
-
-    \b
-    Example:
-      capsule demo
     """
     example = example_folder()
     if example is None:

@@ -22,7 +22,13 @@ from capsule_manifest.errors import ExitCode
 __all__ = ["command"]
 
 
-@click.command("freeze")
+@click.command(
+    "freeze",
+    epilog=(
+        "Example: capsule freeze --policy trust.json --route-key route.key "
+        "--controller-key controller.key"
+    ),
+)
 @fleet_option
 @policy_option
 @route_key_option
@@ -38,13 +44,9 @@ def command(
     *,
     as_json: bool,
 ) -> int:
-    r"""Freeze the inventory into a signed route; `capsule stage` does it by itself.
+    """Freeze the inventory into a signed route; `capsule stage` does it by itself.
 
     Freezing again without a change gives the same digest.
-
-    \b
-    Example:
-      capsule freeze --policy trust.json --route-key route.key --controller-key controller.key
     """
     policy = read_policy(policy_path)
     frozen = freeze_fleet(

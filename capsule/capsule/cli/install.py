@@ -27,7 +27,13 @@ from capsule_manifest.records import Proof
 __all__ = ["command"]
 
 
-@click.command("install")
+@click.command(
+    "install",
+    epilog=(
+        "Example: capsule install hello-1-0a1b2c3d.capsule --node n1 --node n2 --policy "
+        "trust.json --controller-key controller.key"
+    ),
+)
 @click.argument("capsule", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--node", "nodes", multiple=True, required=True, metavar="NODE", help="May be repeated."
@@ -45,15 +51,10 @@ def command(
     *,
     as_json: bool,
 ) -> int:
-    r"""Install CAPSULE on hosts on which it is staged, under the route that was frozen last.
+    """Install CAPSULE on hosts on which it is staged, under the route that was frozen last.
 
     At most `max_unavailable` nodes at once. After a node that did not commit, no further node is
     ordered. A host that can't prove the new release restores the old one by itself: exit code 60.
-
-    \b
-    Example:
-      capsule install hello-1-0a1b2c3d.capsule --node n1 --node n2 --policy trust.json \
-        --controller-key controller.key
     """
     policy = read_policy(policy_path)
     home = ProductHome(home=home_path, product=policy.product)

@@ -20,6 +20,7 @@ __all__ = ["command", "content_cache"]
 
 
 @click.command(
+    name="lock",
     epilog="Example: capsule lock --release release.toml && git add release.lock",
 )
 @click.option(

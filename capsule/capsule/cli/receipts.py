@@ -28,17 +28,16 @@ __all__ = ["command"]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-@click.group("receipts")
+@click.group(
+    "receipts", epilog="Example: capsule receipts verify --lane all --controller-key controller.key"
+)
 def command() -> None:
-    r"""Show and check the receipts that hosts have signed.
-
-    \b
-    Example:
-      capsule receipts verify --lane all --controller-key controller.key
-    """
+    """Show and check the receipts that hosts have signed."""
 
 
-@command.command("list")
+@command.command(
+    "list", epilog="Example: capsule receipts list --node n1 --controller-key controller.key"
+)
 @lane_options
 @fleet_option
 @controller_key_option
@@ -53,12 +52,7 @@ def list_receipts(
     *,
     as_json: bool,
 ) -> int:
-    r"""Show the controller's copies, after checking their signatures and chain.
-
-    \b
-    Example:
-      capsule receipts list --node n1 --controller-key controller.key
-    """
+    """Show the controller's copies, after checking their signatures and chain."""
     fleet = load_fleet(fleet_path)
     home = ProductHome(home=home_path, product=fleet.product)
     signer = load_signer(controller_key_path)
@@ -84,7 +78,9 @@ def list_receipts(
     return int(ExitCode.DONE)
 
 
-@command.command("verify")
+@command.command(
+    "verify", epilog="Example: capsule receipts verify --lane all --controller-key controller.key"
+)
 @lane_options
 @fleet_option
 @controller_key_option
@@ -99,14 +95,10 @@ def verify_receipts(
     *,
     as_json: bool,
 ) -> int:
-    r"""Fetch every host's receipts and compare them with the copies, one by one.
+    """Fetch every host's receipts and compare them with the copies, one by one.
 
     A host that tells its past differently than it did before, or has lost a part of it, is exit
     code 10.
-
-    \b
-    Example:
-      capsule receipts verify --lane all --controller-key controller.key
     """
     fleet = load_fleet(fleet_path)
     home = ProductHome(home=home_path, product=fleet.product)

@@ -37,7 +37,13 @@ from capsule_manifest.errors import CapsuleError, ExitCode, render
 __all__ = ["command"]
 
 
-@click.command("stage")
+@click.command(
+    "stage",
+    epilog=(
+        "Example: capsule stage hello-1-0a1b2c3d.capsule --lane all --policy trust.json "
+        "--route-key route.key --controller-key controller.key"
+    ),
+)
 @click.argument("capsule", type=click.Path(exists=True, path_type=Path))
 @lane_options
 @fleet_option
@@ -64,15 +70,10 @@ def command(
     take_over: bool,
     as_json: bool,
 ) -> int:
-    r"""Send CAPSULE to hosts and realise it there; nothing is stopped or started.
+    """Send CAPSULE to hosts and realise it there; nothing is stopped or started.
 
     Freezes the route of the inventory, meets hosts that were never met, and sends each host
     exactly what it lacks. Run it again after any failure: it continues where it was.
-
-    \b
-    Example:
-      capsule stage hello-1-0a1b2c3d.capsule --lane all --policy trust.json \
-        --route-key route.key --controller-key controller.key
     """
     if (lane is None) == (not nodes):
         raise click.UsageError("give either --lane or --node")

@@ -16,17 +16,13 @@ from capsule_manifest.errors import CapsuleError, render
 __all__ = ["command"]
 
 
-@click.command("status")
+@click.command("status", epilog="Example: capsule status --fleet fleet.toml")
 @fleet_option
 @json_option
 def command(fleet_path: Path, *, as_json: bool) -> int:
-    r"""Ask every host what it runs, and change nothing.
+    """Ask every host what it runs, and change nothing.
 
     What is shown is each host's word; `capsule receipts verify` shows what it has signed.
-
-    \b
-    Example:
-      capsule status --fleet fleet.toml
     """
     fleet = load_fleet(fleet_path)
     answers = ask_hosts({name: node.endpoint for name, node in fleet.nodes.items()}, connect)

@@ -35,7 +35,9 @@ def test_every_help_has_an_example(capsys):
     for name in COMMANDS:
         for words in walk([name], program.get_command(context, name)):
             assert main([*words, "--help"]) == 0
-            assert "Example" in capsys.readouterr().out, words
+            shown = capsys.readouterr().out
+            assert "Example" in shown, words
+            assert "\\b" not in shown, words
 
 
 def test_the_help_imports_nothing_heavy():
