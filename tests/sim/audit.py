@@ -45,7 +45,7 @@ class Auditor:
         self.outside_down: set[str] = set()
         self.turns = dict.fromkeys(self.states, 0)
         self.is_aborted = False
-        self.was_down: set[str] = set()  # when its stop was intended: stopping it costs nothing
+        self.was_down: set[str] = set()  # when it was taken, and when its stop was intended
         self.committed = 0
         self.canaries: set[str] = set()
         self.failed_canary = ""
@@ -87,12 +87,12 @@ class Auditor:
                 self.fail(f"{node}: taken although the canary {self.failed_canary} failed")
             (self.canaries.add if self.committed < CANARIES else self.canaries.discard)(node)
             self.turns[node] += 1
+            self._note_whether_down(node)
             self.permits.add(node)
             self.out.add(node)
             self._admitted(node, serving=event.serving)
         elif isinstance(event, StopIntended):
-            if not self.hosts[node].serving:
-                self.was_down.add(node)
+            self._note_whether_down(node)
             if self.is_aborted:
                 self.fail(f"{node}: stop intended after the abort")
             self.intended.add(event.op_id)
@@ -109,6 +109,10 @@ class Auditor:
                 self.failed_canary = node
         elif after is NodeState.SKIPPED:
             self._still(node, "skipped")
+
+    def _note_whether_down(self, node: str) -> None:
+        down = not self.hosts[node].serving
+        (self.was_down.add if down else self.was_down.discard)(node)
 
     def _admitted(self, node: str, *, serving: bool) -> None:
         if len(self.permits) > self.plan.max_unavailable:

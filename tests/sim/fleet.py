@@ -10,6 +10,7 @@ from capsule.lane.epoch import EpochState, Tenure
 from capsule.lane.lane import LaneState
 from capsule.lane.node import NodeState
 from capsule.lane.plan import PlannedNode, RolloutPlan, floor_of
+from capsule_manifest.errors import Refused
 from sim.audit import Auditor
 from sim.controller import AuditedLedger, Controller
 from sim.host import Host, Nature
@@ -19,7 +20,7 @@ from sim.world import Network, World
 __all__ = ["Result", "Simulation", "run_epoch"]
 
 _FOREVER = 10**15
-KINDS = ("usual",) * 13 + ("one_bad",) * 3 + ("fresh", "down", "calm_fresh", "calm_down")
+KINDS = ("usual",) * 11 + ("late", "late") + ("one_bad",) * 3 + ("fresh", "down", "calm_fresh", "calm_down")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,9 @@ class Simulation:
             faults_until_ms=self.faults_until,
             drop=self.dice.choice((0.0, 0.02, 0.2)),
             double=self.dice.choice((0.0, 0.05, 0.3)),
-            delay_ms_max=self.dice.choice((500, 10_000, 120_000)),
+            delay_ms_max=self.dice.choice((500, 10_000, 120_000))
+            if self.kind != "late"
+            else 300_000,
             dead={},
         )
         self.ledger = AuditedLedger(self.world)
@@ -165,7 +168,7 @@ class Simulation:
         for _ in range(dice.randrange(3)):
             begin = moment()
             self.world.at(begin, self._hub_down, min(until, begin + int(dice.uniform(0, 300_000))))
-        for _ in range(dice.randrange(4)):
+        for _ in range(dice.randrange(12 if self.kind == "late" else 4)):
             self.world.at(moment(), self._kill, dice.randrange(4))
         for _ in range(dice.randrange(3)):
             self.world.at(moment(), self._pause, int(dice.uniform(1_000, 120_000)))
@@ -295,10 +298,14 @@ class Simulation:
             self.is_finished = True
         deadline = self._deadline()
         world = self.world
-        while world.step():
-            if world.now > deadline and not self.is_finished:
-                self.audit.fail(f"neither ended nor parked by {deadline} ms")
-                break
+        try:
+            while world.step():
+                if world.now > deadline and not self.is_finished:
+                    self.audit.fail(f"neither ended nor parked by {deadline} ms")
+                    break
+        except (AssertionError, Refused) as error:
+            # The core refused what it itself had decided: as good as a broken invariant.
+            self.audit.fail(f"{type(error).__name__}: {error}")
         self.audit.finish()
         if self.kind == "one_bad":
             self._check_others()

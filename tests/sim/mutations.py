@@ -99,11 +99,20 @@ MUTATIONS = (
         "    return ceil(share_percent * nodes / 100)\n",
         "    return share_percent * nodes // 100\n",
     ),
-    _one(
-        "the floor is not looked at",
-        f"{LANE}/permits.py",
-        "        count = min(count, now.healthy - now.floor)\n",
-        "",
+    Mutation(
+        name="the floor is not looked at",
+        edits=(
+            (
+                f"{LANE}/permits.py",
+                "        count = min(count, now.healthy - now.floor)\n",
+                "",
+            ),
+            (
+                f"{LANE}/proposals.py",
+                "        if member.serving and above_floor < 1:\n",
+                "        if False:\n",
+            ),
+        ),
     ),
     _one(
         "a held node counts as proved healthy",
@@ -148,6 +157,7 @@ MUTATIONS = (
         f"{LANE}/proposals.py",
         "    if report.turn != member.attempts:\n        return ()\n",
         "",
+        kind="late",
         seeds_max=600,
     ),
     Mutation(
@@ -170,6 +180,7 @@ MUTATIONS = (
         "tests/sim/host.py",
         "        if not self.is_up or fence < self.fence:\n",
         "        if not self.is_up:\n",
+        kind="late",
         seeds_max=600,
     ),
     _one(
@@ -182,7 +193,8 @@ MUTATIONS = (
         "a host takes a confirm after its outcome",
         "tests/sim/host.py",
         "        if self.records.get(op_id) is _S.PROVED and",
-        "        if self.records.get(op_id) in {_S.PROVED, _S.RESTORING} and",
+        "        if self.records.get(op_id) in {_S.PROVED, _S.RESTORING, _S.RESTORED} and",
+        kind="late",
         seeds_max=600,
     ),
     _one(
