@@ -22,7 +22,7 @@ from capsule.builder.managed_files import check_targets, files_input, recovery_i
 from capsule.builder.model import ComponentInput
 from capsule.builder.packer import Listing, list_component, pack_content
 from capsule.builder.resolve import Resolved
-from capsule.builder.services import check_budget, service_input
+from capsule.builder.services import check_budget, check_unit_names, service_input
 from capsule.durable import publish_path, read_bounded
 from capsule_manifest.digest import CapsuleId, ObjectId
 from capsule_manifest.errors import Refused
@@ -208,9 +208,14 @@ def _component(component: ComponentInput, listing: Listing) -> Component:
 def _check_role(
     name: str, role: Role, release: Release, listings: Mapping[ObjectId, Listing]
 ) -> list[str]:
+    for platform in release.platforms:
+        # What one node receives: components of different platforms never meet.
+        selected = release.selected(name, platform)
+        units = tuple(unit for item in selected for unit in item.units)
+        check_unit_names(name, units)
+        check_budget(name, units, release.budgets)
+        check_targets(name, tuple(file for item in selected for file in item.files))
     chosen = [component for component in release.components if component.name in role.components]
-    check_budget(name, tuple(unit for item in chosen for unit in item.units), release.budgets)
-    check_targets(name, tuple(file for item in chosen for file in item.files))
     warnings = []
     for component in chosen:
         paths = (entry.path for entry in listings[component.tree].tree.entries)

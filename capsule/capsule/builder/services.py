@@ -8,6 +8,7 @@ Source: design, sections 9 and 11.
 """
 
 import re
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -19,7 +20,7 @@ from capsule_manifest.errors import Refused
 from capsule_manifest.release import UNIT_NAME, Budgets, Unit
 from capsule_manifest.template import placeholders
 
-__all__ = ["RESERVE_MS", "check_budget", "service_input"]
+__all__ = ["RESERVE_MS", "check_budget", "check_unit_names", "service_input"]
 
 RESERVE_MS: Final = 10_000
 """What the first deadline keeps for everything that is not stop, start and soak."""
@@ -76,6 +77,24 @@ def service_input(
         external=(),
     )
     return component, tuple(sorted(units, key=lambda unit: unit.name))
+
+
+def check_unit_names(role: str, units: tuple[Unit, ...]) -> None:
+    """Check that no two components of a role bring a unit of one name.
+
+    Raises:
+        Refused: `unit-not-allowed`.
+    """
+    names = sorted(unit.name for unit in units)
+    for name, following in pairwise(names):
+        if name == following:
+            raise Refused(
+                "unit-not-allowed",
+                "two components bring a unit of one name",
+                expected="every name once",
+                got=name,
+                where=f"role {role}",
+            )
 
 
 def check_budget(role: str, units: tuple[Unit, ...], budgets: Budgets) -> None:

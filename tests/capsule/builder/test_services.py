@@ -5,7 +5,7 @@ import pytest
 from capsule.builder.committed import committed_files
 from capsule.builder.config import ServiceSource, UnitSource
 from capsule.builder.git_source import open_work_tree
-from capsule.builder.services import RESERVE_MS, check_budget, service_input
+from capsule.builder.services import RESERVE_MS, check_budget, check_unit_names, service_input
 from capsule_manifest.release import Budgets, Probe, Unit
 from support.failures import fails_with
 from support.repositories import Repository
@@ -38,6 +38,13 @@ def test_units_stop_and_start_one_after_the_other_and_soak_together():
         check_budget("web", units, Budgets(d1_ms=needed_ms - 1))
     assert caught.value.got == "stop 12 + start 30 + soak 3 + 10 s = 55 s"
     assert "role web: a.service, b.service" in caught.value.where
+
+
+def test_two_units_of_one_name_in_a_role_are_refused():
+    check_unit_names("web", (unit("a.service", 1, 1, 0), unit("b.service", 1, 1, 0)))
+    with fails_with("unit-not-allowed") as caught:
+        check_unit_names("web", (unit("a.service", 1, 1, 0), unit("a.service", 2, 2, 0)))
+    assert caught.value.got == "a.service"
 
 
 def test_a_role_without_units_costs_nothing():
