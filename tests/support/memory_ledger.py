@@ -27,7 +27,8 @@ class MemoryLedger:
         self._streams: dict[str, list[Recorded]] = {}
         self._open: dict[str, str] = {}
         self._permits: dict[str, str] = {}
-        self._holds: dict[str, set[str]] = {}
+        self._holds: dict[str, str] = {}
+        self._people: dict[str, set[str]] = {}
 
     def acquire(self, scope: str, holder: str, *, takeover: bool) -> Lease:
         known, until_ms = self._leases.get(scope, ("", 0))
@@ -62,22 +63,24 @@ class MemoryLedger:
         return tuple(self._streams.get(stream, [])[after:])
 
     def foreign_holds(self, stream: str) -> frozenset[str]:
-        if not self._holds:
-            return frozenset()
         # What an ended epoch left held is fixed forward by a newer one: it is nobody's.
-        return frozenset(
-            node
-            for node, owners in self._holds.items()
-            if any(owner not in self._streams for owner in owners)
-        )
+        return frozenset(self._people)
 
     def hold(self, node: str, owner: str) -> None:
-        """Place a hold for somebody."""
-        self._holds.setdefault(node, set()).add(owner)
+        """Place a hold for a person."""
+        self._people.setdefault(node, set()).add(owner)
+
+    def unhold(self, node: str, owner: str) -> None:
+        """End a person's hold."""
+        owners = self._people[node]
+        owners.remove(owner)
+        if not owners:
+            del self._people[node]
 
     def holders(self, node: str) -> frozenset[str]:
-        """Return who holds the node."""
-        return frozenset(self._holds.get(node, ()))
+        """Return who holds the node: people, and at most one epoch."""
+        epoch = {self._holds[node]} if node in self._holds else set()
+        return frozenset(self._people.get(node, set()) | epoch)
 
     def permits(self, stream: str) -> frozenset[str]:
         """Return the nodes whose permits `stream` has out."""
@@ -101,15 +104,10 @@ class MemoryLedger:
             self._open[node] = stream
         for node in rows.taken:
             self._permits[node] = stream
-            owners = self._holds.setdefault(node, set())
-            owners.difference_update([owner for owner in owners if owner in self._streams])
-            owners.add(stream)
+            self._holds[node] = stream
         for node in (*rows.returned, *rows.kept):
             self._permits.pop(node, None)
         for node in rows.returned:
-            owners = self._holds.get(node, set())
-            owners.discard(stream)
-            if not owners:
-                self._holds.pop(node, None)
+            self._holds.pop(node, None)
         for node in rows.closed:
             self._open.pop(node, None)
