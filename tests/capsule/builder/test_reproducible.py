@@ -104,7 +104,9 @@ def test_two_builders_of_one_commit_get_the_same_capsule(release, tmp_path):
     for world, folder in (("plain", release.work), ("strange", other)):
         place = home if world == "plain" else tmp_path / "elsewhere"
         dist = tmp_path / world
-        built = run(release, folder, world, place, "build", "--output", str(dist), "--json")
+        built = run(
+            release, folder, world, place, "build", "--output", str(dist), "--single-file", "--json"
+        )
         found[world] = (built["capsule"], content(dist))
     assert found["plain"][0] == found["strange"][0]
     # With one version of zstd the packs are the same too, so the whole directory is.
