@@ -20,7 +20,12 @@ from sim.world import Network, World
 __all__ = ["Result", "Simulation", "run_epoch"]
 
 _FOREVER = 10**15
-KINDS = ("usual",) * 11 + ("late", "late") + ("one_bad",) * 3 + ("fresh", "down", "calm_fresh", "calm_down")
+KINDS = (
+    ("usual",) * 11
+    + ("late", "late")
+    + ("one_bad",) * 3
+    + ("fresh", "down", "calm_fresh", "calm_down")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,5 @@ def test_the_arithmetic_is_readable():
         max_unavailable=4, outstanding=1, width=2, healthy=46, floor=42, domain_cap=3, domain_down=1
     )
     assert explain_permits(now, serving=True).text == (
-        "min(2 may be out - 1 out = 1, 46 proved healthy - floor 42 = 4, "
-        "domain cap 3 - 1 down = 2)"
+        "min(2 may be out - 1 out = 1, 46 proved healthy - floor 42 = 4, domain cap 3 - 1 down = 2)"
     )
