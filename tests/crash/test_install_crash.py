@@ -34,7 +34,7 @@ NEEDED = (
 @pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS)
 def test_an_op_stopped_at_some_writes_leaves_one_whole_generation(deed: Deed):
     report = Report()
-    enumerate_deed(deed, report, every=17, nested=False)
+    enumerate_deed(deed, report, every=31, nested=False)
     assert report.points > 3
     assert report.labels <= set(NEEDED)
 

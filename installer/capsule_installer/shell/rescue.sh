@@ -42,7 +42,7 @@ kill_recorded() {
     case $pid in '' | *[!0-9]*) return 0 ;; esac
     [ "$pid" != $$ ] || return 0
     look "$pid" && [ "$process_ticks" = "$ticks" ] || return 0
-    kill -s KILL -- "-$pid" 2> /dev/null
+    kill -KILL "-$pid" 2> /dev/null
     # Its last system call may still run: names must not move under the restore.
     while look "$pid" && [ "$process_ticks" = "$ticks" ] && [ "$process_state" != Z ]; do
         pause 0.01

@@ -52,7 +52,7 @@ pause() {
 
 # Succeed if no process of a group runs any more; a zombie that nobody reaps does not count.
 is_gone() {
-    kill -s 0 -- "-$1" 2> /dev/null || return 0
+    kill -0 "-$1" 2> /dev/null || return 0
     for process in $(ls /proc); do
         case $process in *[!0-9]*) continue ;; esac
         look "$process" && [ "$process_group" = "$1" ] && [ "$process_state" != Z ] && return 1
@@ -76,16 +76,16 @@ stop() {
     if alive "$place/runner"; then
         group=$pid
         # The runner first and without asking: it would start the service again.
-        kill -s KILL "$group" 2> /dev/null
+        kill -KILL "$group" 2> /dev/null
     elif alive "$place/main"; then
         group=$process_group
     fi
     if [ -n "$group" ]; then
         kill_signal=TERM
         [ ! -f "$file" ] || . "$file"
-        kill -s "$kill_signal" -- "-$group" 2> /dev/null
+        kill "-$kill_signal" "-$group" 2> /dev/null
         if ! await_end "$group" "$deadline_ms"; then
-            kill -s KILL -- "-$group" 2> /dev/null
+            kill -KILL "-$group" 2> /dev/null
             await_end "$group" 2000 || { echo "service: $unit survives SIGKILL" >&2; return 1; }
         fi
         echo stopped > "$place/result"
