@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from capsule_manifest.errors import ExitCode
+from capsule_manifest.exit_codes import ExitCode
 
 __all__ = ["ROWS"]
 

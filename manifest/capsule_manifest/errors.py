@@ -9,38 +9,13 @@ broken invariant of our own is an `AssertionError` and ends as exit code 1.
 """
 
 from collections.abc import Iterator
-from enum import IntEnum
+
+from capsule_manifest.error_table import ROWS
+from capsule_manifest.exit_codes import ExitCode
 
 __all__ = ["CapsuleError", "ExitCode", "Failed", "Refused", "render"]
 
 _FIELD_CHARACTERS_MAX = 400
-
-
-class ExitCode(IntEnum):
-    """The one table of exit codes. Source: design, section 13."""
-
-    DONE = 0
-    INTERNAL = 1
-    USAGE = 2
-    PREFLIGHT_REFUSED = 3
-    BUDGET_REFUSED = 4
-    NODES_HELD = 5
-    NOT_SERVING = 6
-    FENCED = 7
-    BUSY = 8
-    UNFINISHED_EPOCH = 9
-    INTEGRITY = 10
-    TIME = 11
-    DENIED = 12
-    SPACE = 20
-    INCOMPATIBLE = 21
-    TRANSFER_INCOMPLETE = 30
-    ROUTE_MISMATCH = 40
-    NETWORK_VIOLATION = 50
-    GUARD_NOT_ARMED = 51
-    RESTORED = 60
-    RESTORE_FAILED = 61
-    INTERRUPTED = 130
 
 
 class CapsuleError(Exception):
@@ -70,12 +45,12 @@ class CapsuleError(Exception):
     @property
     def exit_code(self) -> ExitCode:
         """Return the exit code that the table gives this id."""
-        return _row(self.error_id)[0]
+        return ROWS[self.error_id][0]
 
     @property
     def advice(self) -> str:
         """Return what the operator does next, as the table says it."""
-        return _row(self.error_id)[1]
+        return ROWS[self.error_id][1]
 
     @property
     def retryable(self) -> bool:
@@ -152,10 +127,3 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     while cause is not None:
         yield cause
         cause = cause.__cause__
-
-
-def _row(error_id: str) -> tuple[ExitCode, str]:
-    # Imported here because the table's rows are written with ExitCode of this module.
-    from capsule_manifest.error_table import ROWS
-
-    return ROWS[error_id]
