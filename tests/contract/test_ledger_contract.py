@@ -16,7 +16,7 @@ class SteppedClock:
         return self.now
 
 
-def memory_ledger(clock, tmp_path):
+def memory_ledger(clock, _folder):
     return MemoryLedger(clock)
 
 

@@ -1,8 +1,8 @@
 """The invariants, checked after every event from outside the system under test.
 
-The audit sees the truth of the hosts and every append to the ledger. It folds nodes by the machine's
-table and counts permits itself: nothing that the core counts is believed. Checks are made where
-something changes, which is the same as after every event and much faster.
+The audit sees the truth of the hosts and every append to the ledger. It folds nodes by the
+machine's table and counts permits itself: nothing that the core counts is believed. Checks are made
+where something changes, which is the same as after every event and much faster.
 """
 
 from typing import Any

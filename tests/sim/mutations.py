@@ -69,8 +69,8 @@ MUTATIONS = (
         edits=(
             (
                 f"{LANE}/decide.py",
-                "            after = after._replace(hold=advance_hold(after.hold, ReleaseBegun()))\n",
-                "            after = after._replace(hold=HoldState.FREE)\n",
+                "advance_hold(after.hold, ReleaseBegun())",
+                "HoldState.FREE",
             ),
         ),
     ),

@@ -58,8 +58,9 @@ def simulate(
             committed += result.committed
             window_ms_max = max(window_ms_max, result.window_ms_max)
             ends[result.end] = ends.get(result.end, 0) + 1
-            for text in result.violations:
-                violations.append(f"seed {result.seed} nodes {nodes}: {text}")
+            violations += [
+                f"seed {result.seed} nodes {nodes}: {text}" for text in result.violations
+            ]
             if violations and until_broken:
                 break
     return {
