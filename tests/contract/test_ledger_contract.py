@@ -1,166 +1,342 @@
-"""What every ledger promises, whichever database is behind it."""
+"""One suite for every ledger: in memory, SQLite, PostgreSQL."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from sqlalchemy import update
 
-from capsule.lane.epoch import Paused
-from capsule.lane.ports import Rows
-from capsule_manifest.errors import Refused
-from support.memory_ledger import LEASE_MS, MemoryLedger
+from capsule.lane.events import HealthSeen, Started
+from capsule.lane.node import HoldTaken, StageSeen, StopIntended
+from capsule.lane.ports import Ledger, Rows
+from capsule.ledger.audit import audit_ledger
+from capsule.ledger.engine import begin, open_engine
+from capsule.ledger.schema import migrate
+from capsule.ledger.store import SqlLedger
+from capsule.ledger.tables import leases
+from capsule_manifest.errors import ExitCode, Failed, Refused
+from support.memory_ledger import MemoryLedger
+from support.postgres import Cluster, find_server
 
-
-class SteppedClock:
-    def __init__(self):
-        self.now = 0
-
-    def now_ms(self):
-        return self.now
-
-
-def memory_ledger(clock, _folder):
-    return MemoryLedger(clock)
-
-
-# A factory takes a clock and a folder. The SQL ledger is added here with its engines.
-FACTORIES = {"memory": memory_ledger}
+NODES = ("n1", "n2", "n3")
+STARTED = Started(plan="sha256:" + "a" * 64, fence=1)
 
 
-@pytest.fixture
-def clock():
-    return SteppedClock()
+class World(NamedTuple):
+    ledger: Any
+    expire: Callable[[], None]
+    hold: Callable[[str, str], None]
 
 
-@pytest.fixture(params=FACTORIES.values(), ids=FACTORIES)
-def ledger(request, clock, tmp_path):
-    return request.param(clock, tmp_path)
+class SettableClock:
+    def __init__(self) -> None:
+        self.value_ms = 0
+
+    def now_ms(self) -> int:
+        return self.value_ms
 
 
-def event(text="x"):
-    return Paused(text)
+def memory() -> Iterator[World]:
+    clock = SettableClock()
+
+    def expire() -> None:
+        clock.value_ms += 60_000
+
+    ledger = MemoryLedger(clock)
+    yield World(ledger, expire, ledger.hold)
 
 
-def append(ledger, lease, *texts, stream="e1", seq=0, **rows):
-    events = [event(text) for text in texts]
-    return ledger.append(lease, stream, expected_seq=seq, events=events, rows=Rows(**rows))
+def sql(address: str) -> Iterator[World]:
+    engine = open_engine(address)
+    migrate(engine)
+    ledger = SqlLedger(engine)
+    ledger.add_nodes(NODES)
+
+    def expire() -> None:
+        with begin(engine) as connection:
+            connection.execute(update(leases).values(expires_ms=0))
+
+    yield World(ledger, expire, ledger.place_hold)
+    engine.dispose()
 
 
-def refused(error_id, act, *arguments, **options):
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    programs = find_server()
+    if programs is None:
+        pytest.skip("not run, needs a PostgreSQL server")
+    home = tmp_path_factory.mktemp("pg")
+    # The server's own account must reach its folder; pytest makes the parents private.
+    for parent in (home.parent, home.parent.parent, home.parent.parent.parent):
+        if parent.name.startswith(("pytest-", "popen-")):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    made = Cluster(programs, home)
+    try:
+        made.create()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    match request.param:
+        case "memory":
+            yield from memory()
+        case "sqlite":
+            yield from sql(str(tmp_path / "ledger.db"))
+        case _:
+            yield from sql(request.getfixturevalue("cluster").new_database())
+
+
+def refusal(call: Callable[[], object]) -> tuple[str, ExitCode]:
     with pytest.raises(Refused) as caught:
-        act(*arguments, **options)
-    assert caught.value.error_id == error_id
-    return caught.value
+        call()
+    return caught.value.error_id, caught.value.exit_code
 
 
-def test_the_first_lease_has_a_fence_and_the_next_a_higher_one(ledger):
-    first = ledger.acquire("fleet", "ana", takeover=False)
-    ledger.release(first)
-    second = ledger.acquire("fleet", "bob", takeover=False)
-    assert (first.fence, second.fence, second.holder) == (1, 2, "bob")
+def start(ledger: Ledger, stream: str = "e1", holder: str = "c1") -> Any:
+    lease = ledger.acquire("fleet", holder, takeover=False)
+    ledger.append(lease, stream, expected_seq=0, events=[STARTED], rows=Rows(opened=NODES))
+    return lease
 
 
-def test_a_running_lease_refuses_another_holder_by_name(ledger):
-    ledger.acquire("fleet", "ana", takeover=False)
-    assert "ana" in refused("lease-busy", ledger.acquire, "fleet", "bob", takeover=False).got
+def test_what_was_appended_reads_back_in_order(world: World) -> None:
+    lease = start(world.ledger)
+    more = [StageSeen("n1"), HoldTaken("n1", serving=True, canary=True)]
+    length = world.ledger.append(lease, "e1", expected_seq=1, events=more, rows=Rows(taken=("n1",)))
+    assert length == 3
+    assert [item.event for item in world.ledger.read("e1")] == [STARTED, *more]
+    assert [item.seq for item in world.ledger.read("e1", after=1)] == [2, 3]
+    assert {item.fence for item in world.ledger.read("e1")} == {lease.fence}
+    assert world.ledger.read("other") == ()
 
 
-def test_scopes_do_not_share_a_lease(ledger):
-    ledger.acquire("cell-1", "ana", takeover=False)
-    assert ledger.acquire("cell-2", "bob", takeover=False).fence == 1
+def test_a_second_controller_is_told_who_holds_the_lease(world: World) -> None:
+    world.ledger.acquire("fleet", "c1", takeover=False)
+    with pytest.raises(Refused) as caught:
+        world.ledger.acquire("fleet", "c2", takeover=False)
+    assert (caught.value.error_id, caught.value.exit_code) == ("lease-busy", ExitCode.BUSY)
+    assert "c1" in caught.value.got
 
 
-def test_a_lease_that_ran_out_may_be_taken(ledger, clock):
-    ledger.acquire("fleet", "ana", takeover=False)
-    clock.now += LEASE_MS
-    assert ledger.acquire("fleet", "bob", takeover=False).fence == 2
+def test_an_expired_or_released_lease_can_be_taken(world: World) -> None:
+    first = world.ledger.acquire("fleet", "c1", takeover=False)
+    world.expire()
+    second = world.ledger.acquire("fleet", "c2", takeover=False)
+    world.ledger.release(second)
+    third = world.ledger.acquire("fleet", "c3", takeover=False)
+    assert first.fence < second.fence < third.fence
 
 
-def test_a_renewed_lease_runs_on(ledger, clock):
-    lease = ledger.acquire("fleet", "ana", takeover=False)
-    clock.now += LEASE_MS - 1
-    ledger.renew(lease)
-    clock.now += LEASE_MS - 1
-    refused("lease-busy", ledger.acquire, "fleet", "bob", takeover=False)
+def test_a_renewed_lease_is_busy_again(world: World) -> None:
+    lease = world.ledger.acquire("fleet", "c1", takeover=False)
+    world.expire()
+    world.ledger.renew(lease)
+    assert refusal(lambda: world.ledger.acquire("fleet", "c2", takeover=False))[0] == "lease-busy"
 
 
-def test_a_takeover_needs_no_expiry_and_fences_the_old_holder(ledger):
-    old = ledger.acquire("fleet", "ana", takeover=False)
-    new = ledger.acquire("fleet", "bob", takeover=True)
-    refused("fence-stale", append, ledger, old, "late")
-    refused("fence-stale", ledger.renew, old)
-    assert append(ledger, new, "mine") == 1
+def test_after_a_takeover_the_old_controller_can_write_nothing(world: World) -> None:
+    old = start(world.ledger)
+    new = world.ledger.acquire("fleet", "c2", takeover=True)
+    assert new.fence > old.fence
+
+    def append() -> object:
+        return world.ledger.append(old, "e1", expected_seq=1, events=[StageSeen("n1")], rows=Rows())
+
+    assert refusal(append) == ("fence-stale", ExitCode.FENCED)
+    assert refusal(lambda: world.ledger.renew(old)) == ("fence-stale", ExitCode.FENCED)
+    world.ledger.release(old)
+    assert len(world.ledger.read("e1")) == 1
+    assert refusal(lambda: world.ledger.acquire("fleet", "c3", takeover=False))[0] == "lease-busy"
 
 
-def test_releasing_a_stale_lease_leaves_the_new_one_alone(ledger):
-    old = ledger.acquire("fleet", "ana", takeover=False)
-    ledger.acquire("fleet", "bob", takeover=True)
-    ledger.release(old)
-    refused("lease-busy", ledger.acquire, "fleet", "eve", takeover=False)
+def test_an_append_to_a_stream_that_has_grown_changes_nothing(world: World) -> None:
+    lease = start(world.ledger)
+
+    def append() -> object:
+        return world.ledger.append(
+            lease, "e1", expected_seq=0, events=[StageSeen("n1")], rows=Rows(taken=("n1",))
+        )
+
+    assert refusal(append)[0] == "ledger-conflict"
+    assert len(world.ledger.read("e1")) == 1
+    assert world.ledger.permits("e1") == frozenset()
 
 
-def test_events_come_back_in_order_with_their_sequence_and_fence(ledger):
-    lease = ledger.acquire("fleet", "ana", takeover=False)
-    assert append(ledger, lease, "a", "b") == 2
-    assert append(ledger, lease, "c", seq=2) == 3
-    recorded = ledger.read("e1")
-    assert [(r.seq, r.fence, r.event) for r in recorded] == [
-        (1, 1, event("a")),
-        (2, 1, event("b")),
-        (3, 1, event("c")),
-    ]
-    assert ledger.read("e1", after=2) == recorded[2:]
-    assert ledger.read("another") == ()
+def test_a_permit_and_its_intent_are_taken_together_or_not_at_all(world: World) -> None:
+    lease = start(world.ledger)
+    taken = [HoldTaken("n1", serving=True, canary=False)]
+    world.ledger.append(lease, "e1", expected_seq=1, events=taken, rows=Rows(taken=("n1",)))
+
+    def again() -> object:
+        return world.ledger.append(
+            lease, "e1", expected_seq=2, events=[StopIntended("n1", op_id="0" * 32)],
+            rows=Rows(taken=("n2", "n1")),
+        )  # fmt: skip
+
+    assert refusal(again)[0] == "permit-taken"
+    assert len(world.ledger.read("e1")) == 2
+    assert world.ledger.permits("e1") == {"n1"}
 
 
-def test_an_append_that_was_decided_on_an_older_state_is_refused(ledger):
-    lease = ledger.acquire("fleet", "ana", takeover=False)
-    append(ledger, lease, "a")
-    refused("ledger-conflict", append, ledger, lease, "b", seq=0)
-    refused("ledger-conflict", append, ledger, lease, "b", seq=2)
-    assert len(ledger.read("e1")) == 1
+def test_a_node_is_open_in_one_epoch_only(world: World) -> None:
+    lease = start(world.ledger)
+
+    def second() -> object:
+        return world.ledger.append(
+            lease, "e2", expected_seq=0, events=[STARTED], rows=Rows(opened=("n3",))
+        )
+
+    assert refusal(second) == ("epoch-unfinished", ExitCode.UNFINISHED_EPOCH)
+    world.ledger.append(lease, "e1", expected_seq=1, events=[], rows=Rows(closed=NODES))
+    second()
 
 
-def test_a_node_is_open_in_one_epoch_at_most(ledger):
-    lease = ledger.acquire("fleet", "ana", takeover=False)
-    append(ledger, lease, "a", opened=("n1", "n2"))
-    error = refused(
-        "epoch-unfinished", append, ledger, lease, "b", stream="e2", opened=("n3", "n2")
+def test_a_returned_permit_ends_and_can_be_taken_again(world: World) -> None:
+    lease = start(world.ledger)
+    world.ledger.append(lease, "e1", expected_seq=1, events=[], rows=Rows(taken=("n1", "n2")))
+    assert world.ledger.permits("e1") == {"n1", "n2"}
+    world.ledger.append(
+        lease, "e1", expected_seq=1, events=[], rows=Rows(returned=("n1",), kept=("n2",))
     )
-    assert (error.where, error.got) == ("n2", "epoch e1")
-    append(ledger, lease, "end", seq=1, closed=("n1", "n2"))
-    append(ledger, lease, "b", stream="e2", opened=("n2",))
+    assert world.ledger.permits("e1") == frozenset()
+    world.ledger.append(lease, "e1", expected_seq=1, events=[], rows=Rows(taken=("n1", "n2")))
+    assert world.ledger.permits("e1") == {"n1", "n2"}
 
 
-def test_a_refused_append_changes_nothing_at_all(ledger):
-    lease = ledger.acquire("fleet", "ana", takeover=False)
-    append(ledger, lease, "a", opened=("n1",), taken=("n1",))
-    refused("permit-taken", append, ledger, lease, "b", stream="e2", taken=("n2", "n1"))
-    assert ledger.read("e2") == ()
-    append(ledger, lease, "b", stream="e2", taken=("n2",))
+def test_only_holds_of_persons_and_other_systems_are_foreign(world: World) -> None:
+    lease = start(world.ledger)
+    world.ledger.append(lease, "e1", expected_seq=1, events=[], rows=Rows(taken=("n1", "n2")))
+    assert world.ledger.foreign_holds("e9") == frozenset()
+    world.hold("n2", "alice")
+    world.hold("n3", "alice")
+    assert world.ledger.foreign_holds("e1") == {"n2", "n3"}
+    world.ledger.append(lease, "e1", expected_seq=1, events=[], rows=Rows(returned=("n1", "n2")))
+    assert world.ledger.foreign_holds("e1") == {"n2", "n3"}
 
 
-def test_a_returned_permit_may_be_taken_again(ledger):
-    lease = ledger.acquire("fleet", "ana", takeover=False)
-    append(ledger, lease, "a", taken=("n1",))
-    refused("permit-taken", append, ledger, lease, "b", seq=1, taken=("n1",))
-    append(ledger, lease, "b", seq=1, returned=("n1",))
-    assert append(ledger, lease, "c", seq=2, taken=("n1",)) == 3
+def test_fences_of_two_scopes_are_apart(world: World) -> None:
+    one = world.ledger.acquire("fleet-a", "c1", takeover=False)
+    two = world.ledger.acquire("fleet-b", "c2", takeover=False)
+    world.ledger.acquire("fleet-b", "c3", takeover=True)
+    world.ledger.renew(one)
+    assert refusal(lambda: world.ledger.renew(two))[0] == "fence-stale"
 
 
-def test_a_kept_hold_gives_the_permit_back_and_a_newer_epoch_takes_it_over(ledger):
-    lease = ledger.acquire("fleet", "ana", takeover=False)
-    append(ledger, lease, "a", opened=("n1",), taken=("n1",))
-    append(ledger, lease, "b", seq=1, kept=("n1",), closed=("n1",))
-    assert ledger.holders("n1") == {"e1"}
-    assert ledger.foreign_holds("e2") == frozenset()
-    append(ledger, lease, "a", stream="e2", opened=("n1",), taken=("n1",))
-    assert ledger.holders("n1") == {"e2"}
+def test_text_from_outside_survives_as_it_is(world: World) -> None:
+    lease = start(world.ledger)
+    event = HealthSeen("n1", serving=False)
+    world.ledger.append(lease, "e1", expected_seq=1, events=[event], rows=Rows())
+    assert world.ledger.read("e1")[-1].event == event
 
 
-def test_a_persons_hold_is_foreign_and_outlives_the_epochs_own(ledger):
-    lease = ledger.acquire("fleet", "ana", takeover=False)
-    ledger.hold("n1", "operator ana")
-    append(ledger, lease, "a", taken=("n1",))
-    append(ledger, lease, "b", seq=1, returned=("n1",))
-    assert ledger.foreign_holds("e1") == {"n1"}
-    assert ledger.holders("n1") == {"operator ana"}
-    ledger.unhold("n1", "operator ana")
-    assert ledger.foreign_holds("e1") == frozenset()
+def test_a_server_killed_at_random_moments_loses_no_acknowledged_append(cluster: Cluster) -> None:
+    seed = 20260829
+    moments = random.Random(seed)
+    engine = open_engine(cluster.new_database())
+    migrate(engine)
+    ledger = SqlLedger(engine)
+    ledger.add_nodes(NODES)
+    lease = ledger.acquire("fleet", "c1", takeover=False)
+    acknowledged = 0
+    stop = threading.Event()
+
+    def append() -> None:
+        nonlocal acknowledged
+        while not stop.is_set():
+            try:
+                length = len(ledger.read("e1"))
+                acknowledged = ledger.append(
+                    lease, "e1", expected_seq=length, events=[StageSeen("n1")], rows=Rows()
+                )
+            except Failed as error:
+                if not error.retryable:
+                    raise
+                time.sleep(0.02)
+
+    worker = threading.Thread(target=append)
+    worker.start()
+    try:
+        for _ in range(4):
+            time.sleep(moments.uniform(0.05, 0.5))
+            cluster.kill()
+            cluster.start()
+    finally:
+        stop.set()
+        worker.join(30)
+    assert not worker.is_alive(), f"seed {seed}"
+    assert acknowledged > 0
+    # One more than acknowledged is possible: the answer to a durable append can be lost.
+    assert acknowledged <= len(ledger.read("e1")) <= acknowledged + 1, f"seed {seed}"
+    assert audit_ledger(engine).events == len(ledger.read("e1"))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_of_two_controllers_that_race_for_a_permit_one_gets_it(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    address = str(tmp_path / "ledger.db")
+    if kind == "postgres":
+        address = request.getfixturevalue("cluster").new_database()
+    engine = open_engine(address)
+    migrate(engine)
+    SqlLedger(engine).add_nodes(NODES)
+    won: list[str] = []
+
+    def take(number: int) -> None:
+        ledger = SqlLedger(engine)
+        lease = ledger.acquire(f"scope{number}", f"c{number}", takeover=False)
+        for _ in range(50):
+            try:
+                ledger.append(
+                    lease, f"e{number}", expected_seq=0, events=[STARTED], rows=Rows(taken=("n1",))
+                )
+            except Failed as error:
+                if not error.retryable:
+                    raise
+                continue
+            except Refused as error:
+                if error.error_id != "permit-taken":
+                    raise
+                return
+            won.append(f"e{number}")
+            return
+
+    workers = [threading.Thread(target=take, args=(number,)) for number in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert len(won) == 1
+    assert SqlLedger(engine).permits(won[0]) == {"n1"}
+    engine.dispose()
+
+
+def test_what_an_ended_epoch_left_held_is_taken_over_by_a_newer_one(world: World) -> None:
+    lease = start(world.ledger)
+    world.ledger.append(lease, "e1", expected_seq=1, events=[], rows=Rows(taken=("n1",)))
+    world.ledger.append(
+        lease, "e1", expected_seq=1, events=[], rows=Rows(kept=("n1",), closed=NODES)
+    )
+    assert world.ledger.foreign_holds("e2") == frozenset()
+    rows = Rows(opened=("n1",), taken=("n1",))
+    world.ledger.append(lease, "e2", expected_seq=0, events=[STARTED], rows=rows)
+    assert world.ledger.permits("e2") == {"n1"}
+
+
+def test_a_node_that_is_open_elsewhere_brings_no_permit_either(world: World) -> None:
+    lease = start(world.ledger)
+    rows = Rows(opened=("n1",), taken=("n2",))
+
+    def second() -> object:
+        return world.ledger.append(lease, "e2", expected_seq=0, events=[STARTED], rows=rows)
+
+    assert refusal(second)[0] == "epoch-unfinished"
+    assert world.ledger.read("e2") == ()
+    assert world.ledger.permits("e2") == frozenset()

@@ -1,105 +1,119 @@
-"""The incident, with the old transaction and with lanes: the same fleet, the same three faults."""
+"""The incident, replayed: fifty nodes, one drifted, one frozen, one SSH time-out, a TTL of an hour.
 
-from typing import Any
+Both algorithms get the same fleet and the same trouble. The frozen node is lost to both; what
+differs is what becomes of the other forty-nine. `outage_s_max` of the old one counts the nodes that
+nobody brought back until `WATCHED_MS`.
+"""
+
+from dataclasses import replace
 
 from capsule.lane.budget import Budget
 from capsule.lane.node import NodeState
 from capsule.lane.plan import PlannedNode, RolloutPlan
-from sim.bench import Bench
+from capsule.lane.proposals import result_of
 from sim.controller import Controller
-from sim.host import Nature
-from sim.old import OldFleet, run_old
+from sim.fleet import Simulation
+from sim.old_algorithm import Costs, OldFleet, Trouble, deploy
 
-__all__ = ["FLEET", "replay"]
+__all__ = ["NODES", "TROUBLE", "TTL_MS", "replay", "run_new", "run_old"]
 
-FLEET = OldFleet(
-    nodes=50,
-    drifted=45,
-    frozen=20,
-    timing_out=30,
-    ttl_s=3_600,
-    stop_s=60,
-    recover_s=120,
-    ssh_timeout_s=600,
-)
-WATCHED_S = 4 * 3_600
-_TIMING_OUT_MS = 600_000
-_LANE = 5
+NODES = 50
+LANE = 8
+TTL_MS = 3_600_000
+NAMES = tuple(f"n{number:02d}" for number in range(NODES))
+TROUBLE = Trouble(drifted="n21", frozen="n30", times_out="n37")
+WATCHED_MS = 24 * 3_600_000
+"""How long after the start nobody helps: a night and a day."""
+
+Numbers = dict[str, int]
 
 
-def replay() -> dict[str, Any]:
-    """Return the numbers of both, side by side."""
-    ours = _run_lanes(FLEET)
-    old = run_old(FLEET, watched_s=WATCHED_S)
+class _Incident(Simulation):
+    """The simulator's fleet with the incident's trouble instead of random faults."""
+
+    def __init__(self) -> None:
+        super().__init__(0, NODES, "calm")
+        nature = replace(
+            self.hosts[TROUBLE.drifted].nature, refuses="order-prior-mismatch: the node has drifted"
+        )
+        self.hosts[TROUBLE.drifted].nature = nature
+        # Frozen for good; the other one answers again after a while, as after an SSH time-out.
+        self.network.dead[TROUBLE.frozen] = 10**15
+        self.network.dead[TROUBLE.times_out] = 1_200_000
+
+    def begin(self) -> Controller:
+        """Start the only controller there will be."""
+        controller = self._new_controller()
+        controller.run(controller.driver.start)
+        return controller
+
+    def _plan(self, nodes: int) -> RolloutPlan:
+        return RolloutPlan(
+            epoch="incident",
+            capsule="c",
+            route="r",
+            preflight="p",
+            nodes=tuple(
+                PlannedNode(name=name, lane=f"l{place // LANE}", domain="d", serving=True)
+                for place, name in enumerate(NAMES[:nodes])
+            ),
+            bystanders=0,
+            max_unavailable=5,
+            floor=45,
+            domain_cap=None,
+            max_failed_lanes=None,
+            allow_outage=False,
+            budget=Budget(ttl_ms=TTL_MS),
+        )
+
+
+def run_old() -> Numbers:
+    """Return what the old transaction makes of the incident."""
+    fleet = OldFleet(names=NAMES, ttl_ms=TTL_MS)
+    installed = deploy(fleet, TROUBLE, Costs())
+    ended_ms = fleet.now_ms
+    out_at_end = len(fleet.down_since_ms)
+    fleet.wait(WATCHED_MS - fleet.now_ms)
+    longest = max((fleet.now_ms - since for since in fleet.down_since_ms.values()), default=0)
     return {
-        "nodes": FLEET.nodes,
-        "faults": "one drifted, one frozen, one SSH time-out; TTL one hour",
-        "old": {
-            "updated": old.updated,
-            "most_down_at_once": old.most_down_at_once,
-            "longest_outage_s": old.longest_outage_s,
-            "down_at_end": len(old.down_at_end),
-            "identities_lost": len(old.identities_lost),
-            "ended_at_s": old.ended_at_s,
-            "ended_by": old.ended_by,
-        },
-        "lanes": ours.pop("summary"),
-        **ours,
+        "installed": NODES if installed else len(fleet.released),
+        "not_serving_at_end": out_at_end,
+        "out_at_once_max": fleet.out_at_once_max,
+        "outage_s_max": max(fleet.outage_ms_max, longest) // 1000,
+        "identities_lost": NODES - len(fleet.rows),
+        "length_s": ended_ms // 1000,
     }
 
 
-def _run_lanes(fleet: OldFleet) -> dict[str, Any]:
-    names = [f"n{number:02d}" for number in range(fleet.nodes)]
-    plan = RolloutPlan(
-        epoch="incident",
-        capsule="c",
-        route="r",
-        preflight="p",
-        nodes=tuple(
-            PlannedNode(name=name, lane=f"l{n // _LANE}", domain=f"d{n % 5}", serving=True)
-            for n, name in enumerate(names)
-        ),
-        bystanders=0,
-        max_unavailable=8,
-        floor=40,
-        domain_cap=None,
-        max_failed_lanes=None,
-        allow_outage=False,
-        budget=Budget(ttl_ms=1_000 * fleet.ttl_s),
-    )
-    bench = Bench(
-        plan, {names[fleet.drifted]: Nature(refuses="order-prior-mismatch: the node has drifted")}
-    )
-    bench.network.dead[names[fleet.frozen]] = 10**15
-    bench.network.dead[names[fleet.timing_out]] = _TIMING_OUT_MS
-    most_down = 0
-
-    def over(_: Controller) -> None:
-        """Nobody does anything: what the operator could do comes after the numbers."""
-
-    controller = bench.controller(over)
-    controller.run(controller.driver.start)
-    ended_at = 0
-    while bench.world.step():
-        down = sum(not host.serving for host in bench.hosts.values())
-        most_down = max(most_down, down)
-        ended_at = bench.world.now if controller.is_alive else ended_at
-    bench.audit.finish()
+def run_new() -> Numbers:
+    """Return what a rollout makes of the incident, with nobody helping."""
+    simulation = _Incident()
+    controller = simulation.begin()
+    serving_min, length_ms = NODES, 0
+    while simulation.world.step():
+        serving_min = min(serving_min, simulation.audit.serving)
+        length_ms = length_ms or (simulation.is_finished and simulation.world.now)
+    simulation.audit.finish()
     state = controller.driver.state
-    states = [member.state for member in state.members.values()]
+    bad_lanes = {state.members[name].lane for name in TROUBLE.names}
+    others = [member for member in state.members.values() if member.lane not in bad_lanes]
     return {
-        "summary": {
-            "updated": state.tally.committed,
-            "most_down_at_once": most_down,
-            "longest_outage_s": round(bench.audit.window_ms_max / 1000),
-            "down_at_end": sum(not host.serving for host in bench.hosts.values()),
-            "identities_lost": fleet.nodes - len(bench.hub.identities),
-            "ended_at_s": round(ended_at / 1000),
-            "ended_by": str(bench.audit.ends[-1].reason),
-            "held": states.count(NodeState.HELD),
-            "unknown": states.count(NodeState.UNKNOWN),
-            "waiting_for_operator": states.count(NodeState.STAGED),
-        },
-        "violations": len(bench.audit.violations),
-        "first_violations": bench.audit.violations[:5],
+        "installed": state.tally.committed,
+        # The frozen node runs, as far as the simulator knows, but answers nobody.
+        "not_serving_at_end": NODES - simulation.audit.serving + 1,
+        "out_at_once_max": NODES - serving_min + 1,
+        "outage_s_max": simulation.audit.window_ms_max // 1000,
+        "identities_lost": NODES - len(simulation.hub.identities),
+        "length_s": length_ms // 1000,
+        "held": state.tally.held,
+        "unknown": state.tally.unknown,
+        "other_lanes_left": sum(m.state is not NodeState.COMMITTED for m in others),
+        "exit_code": int(result_of(state)),
+        "violations": len(simulation.audit.violations),
     }
+
+
+def replay() -> dict[str, object]:
+    """Return the two side by side."""
+    old, new = run_old(), run_new()
+    return {"old": old, "new": new, "violations": new["violations"]}

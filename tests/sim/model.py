@@ -1,273 +1,282 @@
-"""An explicit-state model of the five rules that keep late messages harmless.
+"""Explore every state of a small fleet under the five rules of adoption, or with one rule removed.
 
-The rules: intent durable before effect; fence checked inside the ledger append; fence checked at
-the node; unresolved nodes fenced on adoption; op receipts on the node. The model explores *every*
-order of deliveries (late, repeated, in any order), crashes, adoptions, aborts and dead-men for a
-few nodes and controllers, all of which may go on running. With all rules no state is bad; without
-any one of them a short counterexample exists, which is how we know that the search can fail.
+The model says less than the simulator and covers all of what it says: messages arrive at any time,
+in any order and again and again; every controller that ever existed may still be running and send
+what it once recorded; a dead-man may fire whenever a node isn't committed. There is no time in it.
 
-Outside of the model: time, partitions as such, liveness, forged signatures, lost disks.
+Nodes are interchangeable, so a state keeps them as a sorted tuple: one state stands for all its
+permutations. A violation comes with its shortest history.
+
+Run it: `python tests/sim/model.py`.
 
 Source: design, section 11, "Five rules, each necessary".
 """
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["Finding", "Model", "Rules", "explore"]
+__all__ = ["RULES", "Exploration", "Host", "Rules", "Size", "Status", "explore"]
+
+
+class Host(IntEnum):
+    """What one host runs. `PROVED` is the new release without an outcome."""
+
+    OLD = 0
+    DOWN = 1
+    PROVED = 2
+    COMMITTED = 3
+    RESTORED = 4
+
+
+class Status(IntEnum):
+    """What the ledger knows of one node."""
+
+    UNTOUCHED = 0
+    INTENDED = 1
+    PROVED = 2
+    COMMITTED = 3
+    HELD = 4
+    SKIPPED = 5
+
+
+_WITH_PERMIT = {Status.INTENDED, Status.PROVED}
+_SERVING = {Host.OLD, Host.PROVED, Host.COMMITTED, Host.RESTORED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Which of the five rules are in force."""
+    """The five rules. With all of them the model has no violation; with one removed it has."""
 
     intent_before_effect: bool = True
-    fence_in_append: bool = True
-    fence_at_node: bool = True
-    fence_on_adoption: bool = True
+    fence_in_the_append: bool = True
+    fence_at_the_node: bool = True
+    unresolved_fenced_on_adopt: bool = True
     op_receipts: bool = True
 
 
-class Phase(Enum):
-    """What a node's service is, in truth."""
-
-    OLD = "old"
-    DOWN = "down"
-    NEW = "new"
+RULES = tuple(field.name for field in fields(Rules))
 
 
-class Entry(Enum):
-    """What the ledger says of a node."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How large the explored fleet is. `fences` is how many controllers there may have been."""
 
-    UNTOUCHED = "untouched"
-    STOP_INTENT = "stop_intent"
-    STOPPED = "stopped"
-    START_INTENT = "start_intent"
-    COMMITTED = "committed"
-    HELD = "held"
-    SKIPPED = "skipped"
-
-
-_UNRESOLVED = frozenset({Entry.STOP_INTENT, Entry.STOPPED, Entry.START_INTENT})
+    nodes: int
+    floor: int
+    max_unavailable: int
+    fences: int
 
 
 class Node(NamedTuple):
-    phase: Phase
+    """One node from both sides. Masks have one bit for each fence, the lowest for fence 1.
+
+    `recorded` says whose intents a controller remembers, `ordered` and `confirmed` which messages
+    are on their way, for good. `unfenced` says that an adopter has not heard the host yet.
+    """
+
+    host: Host
     fence: int
-    has_receipt: bool
-
-
-class Line(NamedTuple):
-    """A node's line in the ledger, and the fence it was written under."""
-
-    entry: Entry
+    status: Status
     owner: int
-
-
-class Message(NamedTuple):
-    fence: int
-    node: int
-    is_stop: bool
+    recorded: int
+    ordered: int
+    confirmed: int
+    unfenced: bool
 
 
 class State(NamedTuple):
-    """`remembered` is what each controller believes to have intended; zombies keep theirs."""
+    """A fleet and its ledger. `fence` is the newest controller's."""
 
-    nodes: tuple[Node, ...]
-    ledger: tuple[Line, ...]
     fence: int
-    is_aborted: bool
-    messages: frozenset[Message]
-    remembered: tuple[frozenset[int], ...]
-    unfenced: frozenset[int]
-
-
-Move = tuple[str, State]
+    aborted: bool
+    nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """How many states there are, and the shortest way to each kind of bad state."""
+class Exploration:
+    """What was found: the shortest history to each kind of violation, and what can't end.
+
+    `stuck` counts states from which no continuation brings every node to an end.
+    """
 
     states: int
-    is_exhaustive: bool
-    counterexamples: dict[str, tuple[str, ...]]
+    is_complete: bool
+    violations: dict[str, tuple[str, ...]]
+    stuck: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """A fleet of `nodes` with a floor, and so many controllers one after the other."""
+Step = tuple[str, State]
 
-    rules: Rules
-    nodes: int = 2
-    floor: int = 1
-    controllers: int = 2
 
-    def first(self) -> State:
-        return State(
-            nodes=(Node(Phase.OLD, 0, has_receipt=False),) * self.nodes,
-            ledger=(Line(Entry.UNTOUCHED, 0),) * self.nodes,
-            fence=1,
-            is_aborted=False,
-            messages=frozenset(),
-            remembered=(frozenset(),) * (self.controllers + 1),
-            unfenced=frozenset(),
-        )
+def _bit(fence: int) -> int:
+    return 1 << (fence - 1)
 
-    def moves(self, state: State) -> Iterator[Move]:
-        """Yield everything that can happen next."""
-        for controller in range(1, state.fence + 1):
-            yield from self._admissions(state, controller)
-            for node in state.remembered[controller]:
-                message = Message(controller, node, is_stop=True)
-                yield f"c{controller} sends stop {node}", _send(state, message)
-        yield from self._current(state)
-        yield from self._deliveries(state)
+
+def _with(state: State, index: int, node: Node) -> State:
+    nodes = [*state.nodes]
+    nodes[index] = node
+    return state._replace(nodes=tuple(sorted(nodes)))
+
+
+def _controller_steps(state: State, rules: Rules, size: Size) -> Iterator[Step]:
+    """What a controller, the newest or an older one, does of its own accord."""
+    out = sum(node.status in _WITH_PERMIT for node in state.nodes)
+    has_permit = out < min(size.max_unavailable, size.nodes - size.floor)
+    for fence in range(1, state.fence + 1):
+        may_append = fence == state.fence or not rules.fence_in_the_append
+        may_take = may_append and not state.aborted and has_permit
         for index, node in enumerate(state.nodes):
-            if node.phase is Phase.DOWN:
-                restored = _with_node(state, index, node._replace(phase=Phase.OLD))
-                yield f"dead-man restores {index}", restored
-
-    def _admissions(self, state: State, controller: int) -> Iterator[Move]:
-        may_write = controller == state.fence or not self.rules.fence_in_append
-        out = sum(line.entry in _UNRESOLVED for line in state.ledger)
-        if not may_write or state.is_aborted or out >= self.nodes - self.floor:
-            return
-        for index, line in enumerate(state.ledger):
-            if line.entry is not Entry.UNTOUCHED:
-                continue
-            if not self.rules.intent_before_effect:
-                message = Message(controller, index, is_stop=True)
-                yield f"c{controller} stops {index} unrecorded", _send(state, message)
-            remembered = list(state.remembered)
-            remembered[controller] |= {index}
-            recorded = _with_line(state, index, Line(Entry.STOP_INTENT, controller))
-            yield (
-                f"c{controller} intends {index}",
-                recorded._replace(remembered=tuple(remembered)),
-            )
-
-    def _current(self, state: State) -> Iterator[Move]:
-        """Yield what the newest controller does beside admitting nodes."""
-        fence = state.fence
-        for index, node in enumerate(state.nodes):
-            if index in state.unfenced:
-                fenced = _with_node(state, index, node._replace(fence=max(node.fence, fence)))
-                yield (
-                    f"c{fence} fences {index}",
-                    fenced._replace(unfenced=state.unfenced - {index}),
+            bit = _bit(fence)
+            if may_take and node.status is Status.UNTOUCHED:
+                taken = node._replace(
+                    status=Status.INTENDED, owner=fence, recorded=node.recorded | bit
                 )
-            else:
-                yield from self._resolve(state, index)
-        if not state.is_aborted:
-            ledger = tuple(
-                Line(Entry.SKIPPED, fence) if line.entry is Entry.UNTOUCHED else line
-                for line in state.ledger
-            )
-            yield "abort", state._replace(ledger=ledger, is_aborted=True)
-        if fence < self.controllers:
-            unresolved = frozenset(
-                index for index, line in enumerate(state.ledger) if line.entry in _UNRESOLVED
-            )
-            unfenced = unresolved if self.rules.fence_on_adoption else frozenset()
-            yield f"c{fence + 1} adopts", state._replace(fence=fence + 1, unfenced=unfenced)
+                yield f"intend@{fence}", _with(state, index, taken)
+                if not rules.intent_before_effect:
+                    sent = node._replace(ordered=node.ordered | bit)
+                    yield f"order-unrecorded@{fence}", _with(state, index, sent)
+            if node.recorded & bit and not node.ordered & bit:
+                sent = node._replace(ordered=node.ordered | bit)
+                yield f"order@{fence}", _with(state, index, sent)
 
-    def _resolve(self, state: State, index: int) -> Iterator[Move]:
-        """Yield what the newest controller concludes from a node that it may trust."""
-        (entry, owner), node, fence = state.ledger[index], state.nodes[index], state.fence
-        following: list[Entry] = []
-        if entry is Entry.STOP_INTENT:
-            if node.phase is Phase.DOWN:
-                following.append(Entry.STOPPED)
-            elif node.phase is Phase.OLD and node.has_receipt:
-                following.append(Entry.HELD)
-            elif node.phase is Phase.OLD and owner < fence:
-                following.append(Entry.SKIPPED)
-        elif entry is Entry.STOPPED:
-            following.append(Entry.START_INTENT)
-        elif entry is Entry.START_INTENT:
-            message = Message(fence, index, is_stop=False)
-            yield f"c{fence} sends start {index}", _send(state, message)
-            if node.phase is Phase.NEW:
-                following.append(Entry.COMMITTED)
-            elif node.phase is Phase.OLD:
-                following.append(Entry.HELD)
-        for after in following:
-            yield (
-                f"c{fence} records {index} {after.value}",
-                _with_line(state, index, Line(after, fence)),
-            )
 
-    def _deliveries(self, state: State) -> Iterator[Move]:
-        """Yield every message that was ever sent, arriving now, once more."""
-        for fence, index, is_stop in state.messages:
-            node = state.nodes[index]
-            if self.rules.fence_at_node and fence < node.fence:
+def _newest_steps(state: State, rules: Rules, size: Size) -> Iterator[Step]:
+    """What only the newest controller does: hear hosts, conclude, abort, be replaced."""
+    fence = state.fence
+    for index, node in enumerate(state.nodes):
+        if node.unfenced:
+            heard = node._replace(fence=max(node.fence, fence), unfenced=False)
+            yield f"fence@{fence}", _with(state, index, heard)
+        elif node.status in _WITH_PERMIT:
+            for name, after in _conclusions(node, fence):
+                yield f"{name}@{fence}", _with(state, index, after)
+    if not state.aborted:
+        skipped = (
+            node._replace(status=Status.SKIPPED) if node.status is Status.UNTOUCHED else node
+            for node in state.nodes
+        )
+        yield f"abort@{fence}", state._replace(aborted=True, nodes=tuple(sorted(skipped)))
+    if fence < size.fences:
+        nodes = (
+            node._replace(unfenced=rules.unresolved_fenced_on_adopt and node.status in _WITH_PERMIT)
+            for node in state.nodes
+        )
+        yield f"adopt@{fence + 1}", State(fence + 1, state.aborted, tuple(sorted(nodes)))
+
+
+def _conclusions(node: Node, fence: int) -> Iterator[tuple[str, Node]]:
+    """What the ledger learns from one host, by what the host says now."""
+    if node.host is Host.COMMITTED:
+        yield "commit", node._replace(status=Status.COMMITTED)
+    elif node.host is Host.RESTORED:
+        yield "hold", node._replace(status=Status.HELD)
+    elif node.host is Host.PROVED and node.status is Status.INTENDED:
+        yield "see-proof", node._replace(status=Status.PROVED)
+    elif node.host is Host.PROVED and not node.confirmed & _bit(fence):
+        yield "confirm", node._replace(confirmed=node.confirmed | _bit(fence))
+    elif node.host is Host.OLD and node.status is Status.INTENDED and node.owner < fence:
+        # Adopted, and the host has no record of the order: it is given up, not sent again.
+        yield "void", node._replace(status=Status.SKIPPED)
+
+
+def _host_steps(state: State, rules: Rules) -> Iterator[Step]:
+    """What reaches a host, late or twice, and what a host does by itself."""
+    for index, node in enumerate(state.nodes):
+        for fence in range(1, state.fence + 1):
+            if rules.fence_at_the_node and fence < node.fence:
                 continue
-            raised = node._replace(fence=max(node.fence, fence))
-            done_before = self.rules.op_receipts and node.has_receipt
-            if is_stop and node.phase is not Phase.DOWN and not done_before:
-                stopped = raised._replace(phase=Phase.DOWN, has_receipt=True)
-                yield f"stop of c{fence} reaches {index}", _with_node(state, index, stopped)
-            elif not is_stop and node.phase is Phase.DOWN:
-                started = raised._replace(phase=Phase.NEW)
-                yield f"start of c{fence} reaches {index}", _with_node(state, index, started)
-
-    def faults(self, state: State) -> Iterator[str]:
-        """Yield what is bad about a state."""
-        down = sum(node.phase is Phase.DOWN for node in state.nodes)
-        if down > self.nodes - self.floor:
-            yield "floor broken"
-        for node, line in zip(state.nodes, state.ledger, strict=True):
-            if line.entry is Entry.SKIPPED and node.phase is Phase.DOWN:
-                yield "aborted node stopped"
-            if line.entry is Entry.COMMITTED and node.phase is not Phase.NEW:
-                yield "committed node disturbed"
-            if line.entry is Entry.HELD and node.phase is Phase.DOWN:
-                yield "held node stopped"
+            highest = max(node.fence, fence)
+            # Without receipts a host can't tell that it has carried out this order before.
+            is_new = node.host is Host.OLD or not rules.op_receipts
+            if node.ordered & _bit(fence) and is_new and node.host is not Host.DOWN:
+                down = node._replace(host=Host.DOWN, fence=highest)
+                yield f"stop-by-order@{fence}", _with(state, index, down)
+            if node.confirmed & _bit(fence) and node.host is Host.PROVED:
+                committed = node._replace(host=Host.COMMITTED, fence=highest)
+                yield f"outcome@{fence}", _with(state, index, committed)
+        if node.host is Host.DOWN:
+            yield "prove", _with(state, index, node._replace(host=Host.PROVED))
+        if node.host in {Host.DOWN, Host.PROVED}:
+            yield "dead-man", _with(state, index, node._replace(host=Host.RESTORED))
 
 
-def _with_node(state: State, index: int, node: Node) -> State:
-    return state._replace(nodes=(*state.nodes[:index], node, *state.nodes[index + 1 :]))
+def _violations(state: State, size: Size) -> Iterator[str]:
+    if sum(node.host in _SERVING for node in state.nodes) < size.floor:
+        yield "below the floor"
+    for node in state.nodes:
+        if node.host is Host.DOWN and node.status not in _WITH_PERMIT:
+            yield f"stopped while {node.status.name.lower()}"
+        if node.status is Status.COMMITTED and node.host is not Host.COMMITTED:
+            yield "a committed node was disturbed"
 
 
-def _with_line(state: State, index: int, line: Line) -> State:
-    return state._replace(ledger=(*state.ledger[:index], line, *state.ledger[index + 1 :]))
+def _is_ended(state: State) -> bool:
+    return all(node.status > Status.PROVED for node in state.nodes)
 
 
-def _send(state: State, message: Message) -> State:
-    return state._replace(messages=state.messages | {message})
-
-
-def explore(model: Model, *, states_max: int = 1_000_000) -> Finding:
-    """Visit every state, nearest first; stop early only at `states_max`."""
-    first = model.first()
+def explore(rules: Rules, size: Size, *, states_max: int) -> Exploration:
+    """Visit every state that can be reached, or stop after `states_max`."""
+    first = State(1, False, (Node(Host.OLD, 0, Status.UNTOUCHED, 0, 0, 0, 0, False),) * size.nodes)
     came_from: dict[State, tuple[State, str] | None] = {first: None}
+    leads_back: dict[State, list[State]] = {}
+    violations: dict[str, tuple[str, ...]] = {}
     waiting = deque([first])
-    ends: dict[str, State] = {}
-    while waiting and len(came_from) < states_max:
+    while waiting and len(came_from) <= states_max:
         state = waiting.popleft()
-        for move, following in model.moves(state):
-            if following in came_from:
+        for step, after in (
+            *_controller_steps(state, rules, size),
+            *_newest_steps(state, rules, size),
+            *_host_steps(state, rules),
+        ):
+            leads_back.setdefault(after, []).append(state)
+            if after in came_from:
                 continue
-            came_from[following] = (state, move)
-            waiting.append(following)
-            for fault in model.faults(following):
-                ends.setdefault(fault, following)
-    return Finding(
+            came_from[after] = (state, step)
+            for violation in _violations(after, size):
+                violations.setdefault(violation, _history(came_from, after))
+            waiting.append(after)
+    return Exploration(
         states=len(came_from),
-        is_exhaustive=not waiting,
-        counterexamples={fault: _way_to(came_from, end) for fault, end in ends.items()},
+        is_complete=not waiting,
+        violations=violations,
+        stuck=len(came_from) - _count_ending(came_from, leads_back) if not waiting else 0,
     )
 
 
-def _way_to(came_from: dict[State, tuple[State, str] | None], end: State) -> tuple[str, ...]:
-    moves: list[str] = []
-    step = came_from[end]
-    while step is not None:
-        moves.append(step[1])
-        step = came_from[step[0]]
-    return tuple(reversed(moves))
+def _history(came_from: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+    steps = []
+    while (origin := came_from[state]) is not None:
+        state, step = origin
+        steps.append(step)
+    return tuple(reversed(steps))
+
+
+def _count_ending(
+    came_from: dict[State, tuple[State, str] | None], leads_back: dict[State, list[State]]
+) -> int:
+    ending = {state for state in came_from if _is_ended(state)}
+    waiting = list(ending)
+    while waiting:
+        for before in leads_back.get(waiting.pop(), ()):
+            if before not in ending:
+                ending.add(before)
+                waiting.append(before)
+    return len(ending)
+
+
+def main() -> None:
+    """Print what each variant of the rules does."""
+    size = Size(nodes=3, floor=1, max_unavailable=2, fences=2)
+    for removed in (None, *RULES):
+        rules = replace(Rules(), **{removed: False}) if removed else Rules()
+        found = explore(rules, size, states_max=1_500_000)
+        print(f"{removed or 'all rules':28} {found.states:8} states, {found.stuck} stuck")
+        for violation, history in found.violations.items():
+            print(f"    {violation}: {' '.join(history)}")
+
+
+if __name__ == "__main__":
+    main()

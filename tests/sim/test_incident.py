@@ -1,36 +1,59 @@
-"""The incident as it was, and as it is with lanes."""
+"""The incident ends differently: one bad node decides for itself only."""
 
-from dataclasses import replace
+import pytest
 
-from sim.incident import FLEET, WATCHED_S, replay
-from sim.old import run_old
-
-
-def test_the_old_transaction_lost_identities_and_left_nodes_down():
-    old = run_old(FLEET, watched_s=WATCHED_S)
-    assert old.updated == 0
-    assert old.most_down_at_once == 45
-    assert len(old.identities_lost) > 25
-    assert set(old.identities_lost) <= set(old.down_at_end)
+from sim.incident import NAMES, NODES, TROUBLE, TTL_MS, replay
+from sim.old_algorithm import Costs, OldFleet, Trouble, deploy
 
 
-def test_the_old_transaction_was_sound_for_a_small_fleet():
-    # Which is why nobody saw it coming: the same rules recover nine nodes in time.
-    small = replace(FLEET, nodes=10, drifted=9, frozen=-1, timing_out=-1)
-    old = run_old(small, watched_s=WATCHED_S)
-    assert (old.down_at_end, old.identities_lost) == ([], [])
+@pytest.fixture(scope="module")
+def numbers():
+    return replay()
 
 
-def test_with_lanes_three_bad_nodes_decide_for_their_own_lanes_only():
-    summary = replay()
-    lanes = summary["lanes"]
-    assert summary["violations"] == 0
-    assert lanes["down_at_end"] == 0
-    assert lanes["identities_lost"] == 0
-    assert lanes["most_down_at_once"] <= 8
-    assert lanes["longest_outage_s"] <= 120
-    # All of the other seven lanes, and what its lane had begun beside each bad node.
-    assert lanes["updated"] >= 35
-    assert lanes["held"] == 1
-    assert lanes["unknown"] == 1
-    assert sum(lanes[key] for key in ("updated", "held", "unknown", "waiting_for_operator")) == 50
+def test_the_old_transaction_stops_everything_and_brings_a_part_back(numbers):
+    old = numbers["old"]
+    assert old["out_at_once_max"] == NODES
+    assert old["installed"] == 0
+    assert old["not_serving_at_end"] > NODES // 2
+    assert old["identities_lost"] > NODES // 2
+
+
+def test_without_trouble_the_old_transaction_installs_everything():
+    fleet = OldFleet(names=NAMES, ttl_ms=TTL_MS * 100)
+    nobody = Trouble(drifted="", frozen="", times_out="")
+    assert deploy(fleet, nobody, Costs())
+    assert fleet.released == set(NAMES)
+
+
+def test_only_the_bad_nodes_lanes_are_left_behind(numbers):
+    new = numbers["new"]
+    assert new["other_lanes_left"] == 0
+    assert new["installed"] >= NODES - 3 * 8
+    assert (new["held"], new["unknown"]) == (1, 1)
+
+
+def test_no_node_but_the_frozen_one_is_away_at_the_end(numbers):
+    assert numbers["new"]["not_serving_at_end"] == 1
+
+
+def test_no_identity_is_lost_to_the_ttl(numbers):
+    assert numbers["new"]["identities_lost"] == 0
+
+
+def test_the_floor_holds_all_the_time(numbers):
+    assert numbers["new"]["out_at_once_max"] <= 5 + 1  # the frozen node is nobody's permit
+    assert numbers["new"]["violations"] == 0
+
+
+def test_every_outage_is_a_fraction_of_the_ttl(numbers):
+    assert numbers["new"]["outage_s_max"] * 1000 < TTL_MS // 10
+    assert numbers["old"]["outage_s_max"] * 1000 > TTL_MS
+
+
+def test_the_rollout_parks_and_says_that_a_node_is_unknown(numbers):
+    assert numbers["new"]["exit_code"] == 6
+
+
+def test_the_trouble_is_three_nodes_of_three_lanes():
+    assert len({NAMES.index(name) // 8 for name in TROUBLE.names}) == 3
