@@ -1,15 +1,16 @@
 """One epoch of one random fleet under random faults, made from a seed."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from capsule.lane import proposals
 from capsule.lane.budget import Budget, estimate_length_ms
-from capsule.lane.driver import Patience
+from capsule.lane.driver import Decision, Patience
 from capsule.lane.epoch import EpochState, Tenure
+from capsule.lane.events import Event
 from capsule.lane.lane import LaneState
 from capsule.lane.node import NodeState
 from capsule.lane.plan import PlannedNode, RolloutPlan, floor_of
+from capsule.lane.state import RolloutState
 from capsule_manifest.errors import Refused
 from sim.audit import Auditor
 from sim.controller import AuditedLedger, Controller
@@ -232,10 +233,10 @@ class Simulation:
         self.controllers.append(controller)
         return controller
 
-    def _adopt(self) -> None:
+    def _adopt(self, decision: Decision | None = None) -> None:
         if not self.is_finished:
             controller = self._new_controller()
-            controller.run(controller.driver.adopt, takeover=True)
+            controller.run(controller.driver.adopt, takeover=True, decision=decision)
 
     def _over(self, controller: Controller) -> None:
         """Do what people do when a controller is gone: adopt, decide, or leave it."""
@@ -251,7 +252,7 @@ class Simulation:
             self.world.at(self.faults_until + 1_000, self._adopt)
         elif self.operator_acts > 0:
             self.operator_acts -= 1
-            self.world.after(30_000, self._adopt_and_operate)
+            self.world.after(30_000, self._adopt, self._decide)
         else:
             self.is_finished = True
 
@@ -260,34 +261,37 @@ class Simulation:
             abort = self.current.driver.command
             self.current.run(abort, lambda s: proposals.propose_abort(s, "operator"))
 
-    def _adopt_and_operate(self) -> None:
-        self._adopt()
-        self._operate()
-
     def _operate(self) -> None:
         """Give the running driver one random command."""
-        controller = self.current
-        if controller is None or not controller.is_alive or controller.driver.is_over:
-            return
-        state = controller.driver.state
-        held = [n for n, s in state.lanes.items() if s in {LaneState.HELD, LaneState.WAITING}]
-        unknown = [m.name for m in state.members.values() if m.state is NodeState.UNKNOWN]
+        if self.current is not None and self.current.is_alive:
+            self.current.run(self.current.driver.command, self._decide)
+
+    def _decide(self, state: RolloutState) -> tuple[Event, ...]:
+        """Return what an operator decides who sees `state`; nothing if it makes no difference."""
         dice = self.dice
-        commands: list[Any] = [
-            lambda s: proposals.propose_resume(s, "operator"),
-            lambda s: proposals.propose_resume(s, "operator"),
-            lambda s: proposals.propose_pause(s, "operator"),
+        choices = [
+            proposals.propose_resume(state, "operator"),
+            proposals.propose_resume(state, "operator"),
+            proposals.propose_pause(state, "operator"),
         ]
         if dice.random() < 0.2:
-            commands.append(lambda s: proposals.propose_abort(s, "operator"))
+            choices.append(proposals.propose_abort(state, "operator"))
+        held = [n for n, s in state.lanes.items() if s in {LaneState.HELD, LaneState.WAITING}]
         if held:
             lane = dice.choice(held)
-            commands.append(lambda s: proposals.propose_lane_resume(s, lane))
-            commands.append(lambda s: proposals.propose_lane_skip(s, lane))
-        dead = [n for n in unknown if self.network.dead.get(n, 0) >= _FOREVER]
-        if dead and not self.hosts[dead[0]].stopped_at >= 0:
-            commands.append(lambda s: proposals.propose_assume_down(s, dead[0]))
-        controller.run(controller.driver.command, dice.choice(commands))
+            choices.append(proposals.propose_lane_resume(state, lane))
+            choices.append(proposals.propose_lane_skip(state, lane))
+        # Nobody assumes that a node is down which he has not looked at.
+        down = [
+            member.name
+            for member in state.members.values()
+            if member.state is NodeState.UNKNOWN
+            and self.network.dead.get(member.name, 0) >= _FOREVER
+            and self.hosts[member.name].is_still
+        ]
+        if down:
+            choices.append(proposals.propose_assume_down(state, down[0]))
+        return dice.choice(choices)
 
     # --- the run --------------------------------------------------------------------------------
     def run(self) -> Result:

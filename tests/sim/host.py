@@ -117,6 +117,11 @@ class Host:
             )
         )
 
+    @property
+    def is_still(self) -> bool:
+        """Say whether no op is under way."""
+        return self.is_up and self.records.get(self.op_id) not in _OPEN
+
     # --- what it does ---------------------------------------------------------------------------
     def _accept(self, op_id: str) -> None:
         self.op_id = op_id

@@ -58,7 +58,10 @@ from capsule.lane.state import Member, RolloutState, initial_state
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.errors import Refused
 
-__all__ = ["Driver", "Patience", "op_id_of"]
+__all__ = ["Decision", "Driver", "Patience", "op_id_of"]
+
+Decision = Callable[[RolloutState], tuple[Event, ...]]
+"""What an operator decided: one of `capsule.lane.proposals`, with its arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +137,10 @@ class Driver:
         self._record(events)
         self._go_on()
 
-    def adopt(self, *, takeover: bool) -> None:
-        """Take the epoch over from whoever had it.
+    def adopt(self, *, takeover: bool, decision: Decision | None = None) -> None:
+        """Take the epoch over from whoever had it, and carry out an operator's `decision` first.
+
+        A parked epoch waits for a decision: adopted without one, it parks again.
 
         Raises:
             Refused: `lease-busy` while another lease runs and `takeover` is false;
@@ -159,6 +164,8 @@ class Driver:
         self._record(propose_adoption(self.state, fence=self.fence, holder=self._holder))
         for member in self.state.members.values():
             self._watch(member)
+        if decision is not None and not self.is_over:
+            self._record(decision(self.state))
         self._go_on()
 
     def receive(self, report: Report) -> None:
@@ -179,11 +186,11 @@ class Driver:
         self._record((HealthSeen(node, serving),))
         self._go_on()
 
-    def command(self, propose: Callable[[RolloutState], tuple[Event, ...]]) -> None:
+    def command(self, decision: Decision) -> None:
         """Carry out an operator's decision, one of `capsule.lane.proposals`."""
         if self.is_over:
             return
-        self._record(propose(self.state))
+        self._record(decision(self.state))
         self._stalled_ms = None
         self._go_on()
 
