@@ -13,7 +13,8 @@ Invariants:
 Source: design, section 11.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -134,7 +135,8 @@ class Driver:
         self._take_lease(takeover=False)
         events: list[Event] = [Started(self._digest, self.fence)]
         events += [StageSeen(node.name) for node in self.state.plan.nodes]
-        self._record(events)
+        with self._no_lease_if_refused():
+            self._record(events)
         self._go_on()
 
     def adopt(self, *, takeover: bool, decision: Decision | None = None) -> None:
@@ -147,17 +149,8 @@ class Driver:
                 `plan-mismatch` if the stream was begun under another plan.
         """
         self._take_lease(takeover=takeover)
-        for recorded in self._ledger.read(self.state.plan.epoch):
-            if isinstance(recorded.event, Started) and recorded.event.plan != self._digest:
-                raise Refused(
-                    "plan-mismatch",
-                    "the epoch was begun under another plan",
-                    expected=self._digest,
-                    got=recorded.event.plan,
-                    where=self.state.plan.epoch,
-                )
-            self.state, _ = decide(self.state, recorded.event)
-            self._seq = recorded.seq
+        with self._no_lease_if_refused():
+            self._read_back()
         if self.state.epoch is EpochState.ENDED:
             self._leave()
             return
@@ -237,6 +230,28 @@ class Driver:
     def _take_lease(self, *, takeover: bool) -> None:
         self._lease = self._ledger.acquire(self._scope, self._holder, takeover=takeover)
         self._renewed_ms = self._clock.now_ms()
+
+    @contextmanager
+    def _no_lease_if_refused(self) -> Iterator[None]:
+        """Leave no lease behind on a refusal: it would keep out whoever can go on."""
+        try:
+            yield
+        except Refused:
+            self._leave()
+            raise
+
+    def _read_back(self) -> None:
+        for recorded in self._ledger.read(self.state.plan.epoch):
+            if isinstance(recorded.event, Started) and recorded.event.plan != self._digest:
+                raise Refused(
+                    "plan-mismatch",
+                    "the epoch was begun under another plan",
+                    expected=self._digest,
+                    got=recorded.event.plan,
+                    where=self.state.plan.epoch,
+                )
+            self.state, _ = decide(self.state, recorded.event)
+            self._seq = recorded.seq
 
     def _renew(self, now: int) -> None:
         assert self._lease is not None
