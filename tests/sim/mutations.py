@@ -160,6 +160,21 @@ MUTATIONS = (
         kind="late",
         seeds_max=600,
     ),
+    _one(
+        "a node that serves again keeps the permit of a node that was down",
+        f"{LANE}/proposals.py",
+        "    if report.serving and not member.taken_serving:\n",
+        "    if False:\n",
+        seeds_max=600,
+    ),
+    _one(
+        "a repeated order has a validity of its own",
+        "tests/sim/controller.py",
+        "        boot, until = self._sent.setdefault(op_id, (host.boot, valid_until))\n",
+        "        boot, until = self._sent[op_id] = (host.boot, valid_until)\n",
+        kind="late",
+        seeds_max=600,
+    ),
     Mutation(
         name="the ledger checks neither fence nor sequence",
         edits=(
