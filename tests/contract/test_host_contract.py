@@ -29,7 +29,7 @@ def real_launcher():
         "#!/bin/sh\n"
         'root=$(cd "$(dirname "$0")/../../.." && pwd)\n'
         f"export PYTHONPATH='{paths}'\n"
-        f"exec '{sys.executable}' -m capsule_installer --root \"$root\" \"$@\"\n"
+        f'exec \'{sys.executable}\' -m capsule_installer --root "$root" "$@"\n'
     ).encode()
 
 
