@@ -153,8 +153,6 @@ def _effects(after: Member, event: NodeEvent) -> tuple[Effect, ...]:
 
 
 def _lane_consequences(state: RolloutState, before: Member, after: Member) -> tuple[LaneEvent, ...]:
-    if after.state is before.state:
-        return ()
     if after.state is NodeState.HELD:
         return (MemberHeld(after.lane),)
     if after.state is NodeState.UNKNOWN:

@@ -12,7 +12,7 @@ from capsule.lane.lane import LaneState
 from capsule.lane.node import NodeState
 from capsule.lane.plan import PlannedNode, RolloutPlan, plan_digest
 from capsule.lane.ports import HoldReport, HostReport, HostStep, Unreachable
-from capsule.lane.proposals import propose_abort, propose_lane_resume
+from capsule.lane.proposals import propose_abort, propose_lane_resume, propose_resume
 from capsule_manifest.errors import ExitCode, Refused
 from support.memory_ledger import MemoryLedger
 
@@ -487,36 +487,23 @@ def test_an_unresolved_permit_parks_the_epoch_in_bounded_time(world, driver):
     world.ledger.acquire("fleet", "ben", takeover=False)
 
 
-def test_a_parked_epoch_goes_on_after_adoption_and_a_decision(world, driver):
-    commit(driver, "a")
-    for node in ("b", "c"):
-        driver.receive(held(node))
-        driver.receive(says(driver, node, HostStep.REFUSED, reason="space-short"))
-    assert driver.is_over
+def test_a_parked_epoch_goes_on_when_it_is_adopted_with_a_decision(world, driver):
+    driver.receive(held("a"))
+    driver.receive(says(driver, "a", HostStep.RESTORED))
+    world.taken()
+    adopter = world.driver(holder="ben")
+    adopter.adopt(takeover=False, decision=lambda state: propose_resume(state, "looked at"))
+    assert adopter.state.epoch is EpochState.RUNNING
+    assert world.taken() == [("hold", "b", 1, 2)]
+
+
+def test_a_parked_epoch_that_is_adopted_without_a_decision_parks_again(world, driver):
+    driver.receive(held("a"))
+    driver.receive(says(driver, "a", HostStep.RESTORED))
     adopter = world.driver(holder="ben")
     adopter.adopt(takeover=False)
-    assert adopter.state.epoch in {EpochState.ENDED, EpochState.HALTED}
-
-
-def test_a_held_lane_is_resumed_by_an_operator_and_its_other_nodes_go_on(world):
-    nodes = tuple(replace(node, lane="l") if node.name in "bc" else node for node in PLAN.nodes)
-    extra = tuple(
-        PlannedNode(name=name, lane=f"l-{name}", domain="d", serving=True) for name in "xy"
-    )
-    plan = replace(PLAN, nodes=(PLAN.nodes[0], *extra, *nodes[1:]), max_unavailable=1)
-    driver = world.driver(plan)
-    driver.start()
-    for node in ("a", "x", "y"):
-        commit(driver, node)
-    driver.receive(held("b"))
-    driver.receive(says(driver, "b", HostStep.RESTORED))
-    assert driver.state.tenure is Tenure.PARKED
-    assert state_of(driver, "c") is NodeState.STAGED
-    adopter = world.driver(plan, holder="ben")
-    adopter.adopt(takeover=False)
-    assert adopter.is_over
-    # Adoption alone decides nothing for the lane; a decision comes with the adoption.
-    assert state_of(adopter, "c") is NodeState.STAGED
+    assert adopter.state.tenure is Tenure.PARKED
+    world.ledger.acquire("fleet", "cem", takeover=False)
 
 
 def test_an_abort_lets_the_ordered_node_reach_its_own_end(world, driver):
