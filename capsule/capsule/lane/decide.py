@@ -34,6 +34,7 @@ from capsule.lane.lane import (
     advance_lane,
 )
 from capsule.lane.node import (
+    AssumedDown,
     CommitSeen,
     DrainExpired,
     HeldForOperator,
@@ -133,6 +134,8 @@ def _with_facts(member: Member, event: NodeEvent) -> Member:
         return member._replace(serving=event.serving)
     if isinstance(event, RestoreFailed):
         return member._replace(serving=False, reason="the host could not restore")
+    if isinstance(event, AssumedDown):
+        return member._replace(serving=False, reason="an operator took it for down")
     if isinstance(event, OrderRefused | HeldForOperator | Skipped | HoldDropped):
         return member._replace(reason=event.reason)
     if isinstance(event, DrainExpired):

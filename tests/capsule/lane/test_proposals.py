@@ -11,6 +11,7 @@ from capsule.lane.epoch import AbortDecided, Ended, Parked
 from capsule.lane.events import HealthSeen
 from capsule.lane.lane import LaneSkipped
 from capsule.lane.node import (
+    AssumedDown,
     CommitSeen,
     HoldDropped,
     HoldSeen,
@@ -215,6 +216,7 @@ def test_an_epoch_with_a_permit_out_does_not_end():
         ((Skipped("a", ""),), ExitCode.NODES_HELD),
         ((*ordered("a"), ReplyLost("a")), ExitCode.NOT_SERVING),
         ((*ordered("a"), RestoreFailed("a")), ExitCode.NOT_SERVING),
+        ((*ordered("a"), ReplyLost("a"), AssumedDown("a")), ExitCode.NOT_SERVING),
         (committed(*NAMES), ExitCode.DONE),
     ],
 )
