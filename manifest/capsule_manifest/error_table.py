@@ -285,6 +285,11 @@ _BUILDER: dict[str, tuple[ExitCode, str]] = {
         ExitCode.ROUTE_MISMATCH,
         "give the node this value in fleet.toml (vars), then freeze again",
     ),
+    "secret-found": (
+        ExitCode.DENIED,
+        "remove it and make it void, or name it in secret-waivers.toml with a reason and a day",
+    ),
+    "waivers-invalid": (ExitCode.USAGE, "correct secret-waivers.toml as the message says"),
 }
 
 # --- host: stage -------------------------------------------------------------------------------
@@ -611,6 +616,39 @@ _LEDGER: dict[str, tuple[ExitCode, str]] = {
     ),
 }
 
+# --- policies, owners, keyless signers, and updates of trust -----------------------------------
+_POLICY: dict[str, tuple[ExitCode, str]] = {
+    "certificate-revoked": (ExitCode.DENIED, "sign again with a fresh certificate"),
+    "counter-signer-unknown": (
+        ExitCode.INTEGRITY,
+        "have an owner that the policy names sign: `capsule sign CAPSULE --as OWNER --key KEY`",
+    ),
+    "identity-outside-window": (
+        ExitCode.DENIED,
+        "sign from an identity whose counter window covers this release",
+    ),
+    "identity-unknown": (
+        ExitCode.INTEGRITY,
+        "sign from the workflow that the policy names, or have the identity added to the policy",
+    ),
+    "keyless-unverified": (
+        ExitCode.INTEGRITY,
+        "verify it where a trusted root is, and counter-sign: `capsule sign CAPSULE --as OWNER`",
+    ),
+    "policy-changed": (
+        ExitCode.ROUTE_MISMATCH,
+        "stage again: the capsule is then checked under the policy that holds now",
+    ),
+    "trusted-root-mismatch": (
+        ExitCode.INTEGRITY,
+        "give the trusted root that belongs to this policy; `capsule trust update` brings both",
+    ),
+    "owner-counted-once": (
+        ExitCode.INTEGRITY,
+        "have another owner sign; a second key of the same owner adds no voice",
+    ),
+}
+
 ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     _CANONICAL
     | _ENVELOPE
@@ -624,4 +662,5 @@ ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     | _CONTROLLER
     | _LANE
     | _LEDGER
+    | _POLICY
 )

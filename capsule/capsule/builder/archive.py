@@ -28,6 +28,7 @@ from weakref import finalize
 
 from capsule.builder.lockfile import ToolPin
 from capsule.builder.model import InputEntry
+from capsule.builder.solid import solid_chunks
 from capsule.builder.zip_view import ZipView
 from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.paths import check_link, check_path, escape
@@ -41,6 +42,7 @@ _CONTENT_BYTES_MAX: Final = 8 * 1024**3
 _RATIO_MAX: Final = 250
 _RATIO_FREE_BYTES: Final = 64 * 1024**2
 _CHUNK_BYTES: Final = 1024 * 1024
+_CAPABILITY: Final = "security.capability"
 _TAR_SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
 
 
@@ -51,8 +53,8 @@ def archive_entries(path: Path, name: str, member: str | None) -> tuple[InputEnt
     file is the program `bin/<name>`.
 
     Raises:
-        Refused: `archive-refused`, `zip-refused`, `path-invalid`, `link-escapes`,
-            `tool-member-missing`.
+        Refused: `archive-refused`, `zip-refused`, `capability-refused`, `path-invalid`,
+            `link-escapes`, `tool-member-missing`.
     """
     if name.endswith(".zip"):
         entries = _zip_entries(path)
@@ -74,8 +76,8 @@ def path_entries(path: Path) -> tuple[InputEntry, ...]:
     """Return a file as the program `bin/<name>`, or a folder as a tree, in path order.
 
     Raises:
-        Refused: `tool-path-missing`, `archive-refused` for a special file, `path-invalid`,
-            `link-escapes`.
+        Refused: `tool-path-missing`, `archive-refused` for a special file, `capability-refused`,
+            `path-invalid`, `link-escapes`.
     """
     if path.is_file():
         return (_program(path.name, path.stat().st_size, partial(_open_file, path)),)
@@ -85,14 +87,18 @@ def path_entries(path: Path) -> tuple[InputEntry, ...]:
 
 
 def path_pin(entries: Iterable[InputEntry]) -> ToolPin:
-    """Return the pin of entries from a path: of their names, modes, link targets and content."""
+    """Return the pin of entries from a path: of their names, modes, link targets and content.
+
+    Raises:
+        Refused: `input-hollow`.
+    """
     digest = hashlib.sha256()
     size_bytes = 0
     for entry in entries:
         content = hashlib.sha256()
         if entry.open is not None:
             with entry.open() as stream:
-                while chunk := stream.read(_CHUNK_BYTES):
+                for chunk in solid_chunks(stream, escape(entry.path)):
                     content.update(chunk)
         fields = (entry.path, entry.kind.value, f"{entry.mode:o}", entry.target or "")
         # NUL occurs in no field, so no two listings have the same bytes.
@@ -115,6 +121,8 @@ def _folder_entries(folder: Path) -> Iterator[InputEntry]:
                 check_link(relative, target, str(folder))
                 yield InputEntry(path=relative, kind=EntryKind.LINK, mode=0o777, target=target)
             elif stat.S_ISREG(mode):
+                if _CAPABILITY in os.listxattr(path):
+                    raise _privileged(relative, str(folder))
                 yield _file(
                     relative,
                     path.stat().st_size,
@@ -211,6 +219,8 @@ class _Tar:
             return replace(first, path=path)
         if not member.isreg() or member.issparse():
             raise _refused("a member is a special or sparse file", path, self._where)
+        if f"SCHILY.xattr.{_CAPABILITY}" in member.pax_headers:
+            raise _privileged(path, self._where)
         return _file(
             path,
             member.size,
@@ -296,6 +306,17 @@ def _file(path: str, size_bytes: int, opener: Opener | None, *, is_executable: b
         mode=0o755 if is_executable else 0o644,
         size_bytes=size_bytes,
         open=opener,
+    )
+
+
+def _privileged(path: str, where: str) -> Refused:
+    # Without it the program would fail on a host in ways that nobody looks for in a capsule.
+    return Refused(
+        "capability-refused",
+        "a program has file capabilities, which a capsule does not carry",
+        expected="AmbientCapabilities= in the unit instead",
+        got=escape(path),
+        where=where,
     )
 
 

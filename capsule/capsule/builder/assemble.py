@@ -24,6 +24,10 @@ from capsule.builder.packer import Listing, list_component, pack_content
 from capsule.builder.resolve import Resolved
 from capsule.builder.services import check_budget, check_unit_names, service_input
 from capsule.durable import publish_path, read_bounded
+from capsule.sbom.cyclonedx import encode_cyclonedx
+from capsule.sbom.parts import bill_of
+from capsule.sbom.provenance import encode_provenance
+from capsule.sbom.spdx import encode_spdx
 from capsule_manifest.digest import CapsuleId, ObjectId
 from capsule_manifest.errors import Refused
 from capsule_manifest.packing import Content, Packing, encode_packing
@@ -186,8 +190,18 @@ def _write(
         contents[root] = content
     packing = encode_packing(Packing(capsule=draft.capsule, contents=contents))
     trees = {root: encode_tree(listing.tree) for root, listing in draft.listings.items()}
-    write_metadata(work, draft.manifest, packing, trees)
+    write_metadata(work, draft.manifest, packing, trees, _documents(draft))
     return reused
+
+
+def _documents(draft: Draft) -> dict[str, bytes]:
+    """Return what lies beside the content for those who ask what it is made of, and how."""
+    bill = bill_of(draft.capsule, draft.release, draft.listings)
+    return {
+        "sbom/cyclonedx.json": encode_cyclonedx(bill),
+        "sbom/spdx.json": encode_spdx(bill),
+        "provenance/slsa.json": encode_provenance(bill, draft.release),
+    }
 
 
 def _component(component: ComponentInput, listing: Listing) -> Component:

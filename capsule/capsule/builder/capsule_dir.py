@@ -56,15 +56,23 @@ def copy_packs(root: ObjectId, siblings: Sequence[Path], packs: Path) -> Content
 
 
 def write_metadata(
-    folder: Path, manifest: bytes, packing: bytes, trees: Mapping[ObjectId, bytes]
+    folder: Path,
+    manifest: bytes,
+    packing: bytes,
+    trees: Mapping[ObjectId, bytes],
+    documents: Mapping[str, bytes],
 ) -> None:
-    """Write everything of a capsule but packs and signatures."""
+    """Write everything of a capsule but packs and signatures; `documents` by member name."""
     (folder / "trees").mkdir()
     (folder / "signatures").mkdir()
     (folder / "capsule.json").write_bytes(manifest)
     (folder / "packing.json").write_bytes(packing)
     for root, raw in trees.items():
         (folder / "trees" / root.hex()).write_bytes(raw)
+    for name, raw in documents.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(raw)
 
 
 def _copy_pack(source: Path, pack: ObjectId, packs: Path) -> bool:

@@ -16,11 +16,13 @@ from typing import Final
 from blake3 import blake3
 
 from capsule.builder.model import ComponentInput, InputEntry
+from capsule.builder.solid import solid_chunks
 from capsule.durable import publish_path
 from capsule_manifest.digest import ObjectId
 from capsule_manifest.errors import Failed
 from capsule_manifest.pack import Codec, PackWriter, cut_frames, encode_frame
 from capsule_manifest.packing import Content, Pack
+from capsule_manifest.paths import escape
 from capsule_manifest.tree import Entry, EntryKind, Tree, build_tree, content_order
 
 __all__ = ["Listing", "list_component", "pack_content", "pack_name"]
@@ -47,7 +49,7 @@ def list_component(component: ComponentInput) -> Listing:
     """Hash every file of a component and build its tree.
 
     Raises:
-        Refused: what `build_tree` raises.
+        Refused: what `build_tree` raises; `input-hollow`.
         Failed: `input-changed` when a file's size is not what its entry says.
     """
     sources: dict[ObjectId, InputEntry] = {}
@@ -107,7 +109,7 @@ def _hash(item: InputEntry, component: str) -> ObjectId:
     hasher = blake3()
     size_bytes = 0
     with item.open() as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
+        for chunk in solid_chunks(stream, f"{component}: {escape(item.path)}"):
             hasher.update(chunk)
             size_bytes += len(chunk)
     if size_bytes != item.size_bytes:

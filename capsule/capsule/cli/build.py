@@ -9,10 +9,12 @@ from capsule.builder.config import load_release
 from capsule.builder.keyfile import load_signer
 from capsule.builder.lockfile import load_lock
 from capsule.builder.resolve import resolve_release
+from capsule.builder.secret_scan import check_secrets, find_secrets, load_waivers
 from capsule.builder.signing import sign_directory
 from capsule.builder.single_file import write_single_file
 from capsule.cli.lock import content_cache
 from capsule.cli.output import json_option, print_json, size_text
+from capsule.clock import utc_now
 from capsule_manifest.errors import Refused
 
 __all__ = ["command"]
@@ -45,6 +47,7 @@ def command(
     """Build a capsule directory from a clean commit and its lock. Asks no index for versions."""
     signer = load_signer(key_path) if key_path else None
     draft = _draft(release_path)
+    waived = _check_secrets(draft, release_path.with_name("secret-waivers.toml"))
     if check_reproducible:
         second = _draft(release_path)
         if second.capsule != draft.capsule:
@@ -71,6 +74,7 @@ def command(
                 "reused": built.reused,
                 "signed": signer is not None,
                 "warnings": list(built.warnings),
+                "waived_secrets": waived,
             }
         )
         return
@@ -89,6 +93,14 @@ def _draft(release_path: Path) -> Draft:
     lock = load_lock(release_path.with_name("release.lock"))
     resolved = resolve_release(release, lock, content_cache(), report=_report)
     return draft_release(release, resolved, report=_report)
+
+
+def _check_secrets(draft: Draft, waivers: Path) -> int:
+    """Refuse what looks like a secret and is not waived; return how many are."""
+    found = find_secrets(draft.release.components, draft.listings)
+    # The builder's calendar: a waiver is about people, and nothing of it enters the capsule.
+    today = utc_now().date()
+    return len(check_secrets(found, load_waivers(waivers), today=today))
 
 
 def _report(text: str) -> None:

@@ -156,7 +156,7 @@ def test_modes_do_not_depend_on_the_umask(repository, tmp_path, umask):
 
 def test_a_link_to_a_folder_in_a_capsule_is_refused(repository, tmp_path):
     built = assemble(draft(repository), tmp_path / "dist", report=silent)
-    (built.folder / "sbom").symlink_to(Path("/"))
+    (built.folder / "deltas").symlink_to(Path("/"))
     with pytest.raises(Refused) as caught:
         open_capsule(built.folder)
     assert caught.value.error_id == "container-member-refused"
