@@ -66,7 +66,10 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What shall be staged, all of it verified. `listings` is by tree root."""
+    """What shall be staged, all of it verified. `listings` is by tree root.
+
+    `downgrade` is the policy's reason for letting it pass below the floor, None when it is above.
+    """
 
     begin: Begin
     route: VerifiedRoute
@@ -77,6 +80,7 @@ class Delivery:
     manifest: bytes
     signatures: Mapping[str, bytes]
     owners: tuple[str, ...]
+    downgrade: str | None
     components: tuple[Component, ...]
     interpreter: str
     listings: Mapping[ObjectId, Listing]
@@ -126,6 +130,7 @@ def read_delivery(host: Host, messages: Iterator[Message]) -> Delivery:
         manifest=manifest,
         signatures=signatures,
         owners=verified.owners,
+        downgrade=None if verified.downgrade is None else verified.downgrade.reason,
         components=components,
         interpreter=interpreter,
         listings=listings,

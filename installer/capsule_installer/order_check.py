@@ -10,11 +10,12 @@ Source: design, sections 9 and 10; `docs/reference/orders.md`.
 from dataclasses import dataclass
 from typing import Final
 
+from capsule_manifest.digest import sha256_text
 from capsule_manifest.envelope import Envelope
 from capsule_manifest.errors import Refused
 from capsule_manifest.keys import PublicKey
 from capsule_manifest.orders import ABSENT, ORDER_TYPE, Order, decode_order
-from capsule_manifest.policy import Policy
+from capsule_manifest.policy import Policy, encode_policy
 from capsule_manifest.records import Marker
 from capsule_manifest.trust import VerifiedRoute, verify_order
 
@@ -53,7 +54,8 @@ def check_order(host: HostFacts, envelope: Envelope) -> Order:
     Raises:
         Refused: `order-wrong-node`, `order-wrong-route`, `order-fenced`, `order-expired`,
             `order-prior-mismatch`, `generation-not-staged`, `capsule-revoked`,
-            `release-counter-too-low`, `guard-level-denied`, and whatever `verify_order` raises.
+            `policy-changed`, `release-counter-too-low`, `guard-level-denied`, and whatever
+            `verify_order` raises.
     """
     order = _authorised(host, envelope)
     if (order.node, order.node_key) != (host.node, host.node_key.keyid):
@@ -154,7 +156,16 @@ def _check_target(host: HostFacts, order: Order) -> None:
             expected=order.route,
             got=marker.route,
         )
-    if order.release_counter < host.counter_floor:
+    if host.route.route.policy != sha256_text(encode_policy(host.policy)):
+        # What was staged was decided under the policy before; staging decides it again.
+        raise Refused(
+            "policy-changed",
+            "the trust policy has changed since the route was frozen",
+            expected=sha256_text(encode_policy(host.policy)),
+            got=host.route.route.policy,
+        )
+    allowed = host.policy.downgrade(order.capsule) is not None
+    if order.release_counter < host.counter_floor and not allowed:
         raise Refused(
             "release-counter-too-low",
             "the ordered release is older than what was installed before",

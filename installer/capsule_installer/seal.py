@@ -131,10 +131,18 @@ def stage_receipt(host: Host, delivery: Delivery, signer: Signer, facts: StageFa
             guard="",
             steps=tuple(facts.steps),
             counts=facts.counts,
-            details={"owners": ", ".join(delivery.owners)},
+            details=_details(delivery),
         )
 
     return chain.append(build)
+
+
+def _details(delivery: Delivery) -> dict[str, str]:
+    details = {"owners": ", ".join(delivery.owners)}
+    if delivery.downgrade is not None:
+        # What was let through on purpose must be found later by whoever reads the receipts.
+        details["downgrade"] = delivery.downgrade
+    return details
 
 
 def put_file(disk: Disk, path: str, data: bytes, mode: int) -> None:

@@ -649,6 +649,18 @@ _POLICY: dict[str, tuple[ExitCode, str]] = {
     ),
 }
 
+# --- inputs that would not be on a host what they are on the builder ---------------------------
+_CONTENT: dict[str, tuple[ExitCode, str]] = {
+    "capability-refused": (
+        ExitCode.USAGE,
+        "take the capabilities from the file and give them to the unit that runs it",
+    ),
+    "input-hollow": (
+        ExitCode.USAGE,
+        "ship a program that makes the file on the host, or leave the file out",
+    ),
+}
+
 ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     _CANONICAL
     | _ENVELOPE
@@ -663,4 +675,5 @@ ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     | _LANE
     | _LEDGER
     | _POLICY
+    | _CONTENT
 )

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capsule_manifest.digest import CapsuleId, sha256_text
-from capsule_manifest.envelope import IN_TOTO, Envelope, decode_bundle
+from capsule_manifest.envelope import Envelope
 from capsule_manifest.errors import Refused
-from capsule_manifest.keys import KeyId, PublicKey
+from capsule_manifest.keyless import KeylessVerifier
 from capsule_manifest.orders import (
     CONFIRM_TYPE,
     ORDER_TYPE,
@@ -23,9 +23,10 @@ from capsule_manifest.orders import (
     decode_confirm,
     decode_order,
 )
-from capsule_manifest.policy import Authority, Policy
+from capsule_manifest.policy import Authority, Downgrade, Policy
 from capsule_manifest.release import Release, capsule_id, decode_release
 from capsule_manifest.route import ROUTE_TYPE, Route, decode_route
+from capsule_manifest.signers import policy_key, read_signature
 from capsule_manifest.statements import (
     ReleaseClaim,
     read_packing_statement,
@@ -45,11 +46,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedRelease:
-    """A release whose signatures, counter and product were accepted under one policy."""
+    """A release whose signatures, counter and product were accepted under one policy.
+
+    `downgrade` is the exception that let it pass below a floor; who acts on it records it.
+    """
 
     release: Release
     capsule: CapsuleId
     owners: tuple[str, ...]
+    downgrade: Downgrade | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,48 +66,65 @@ class VerifiedRoute:
 
 
 def verify_release(
-    policy: Policy, manifest: bytes, bundles: Mapping[str, bytes], *, counter_floor: int
+    policy: Policy,
+    manifest: bytes,
+    bundles: Mapping[str, bytes],
+    *,
+    counter_floor: int,
+    keyless: KeylessVerifier | None = None,
 ) -> VerifiedRelease:
     """Accept `capsule.json` if enough owners with the release authority signed it.
 
     `bundles` maps file names to Sigstore bundles. `counter_floor` is the host's monotonic floor.
+    Without `keyless` only signatures by keys count.
 
     Raises:
-        Refused: `threshold-not-met`, `signature-missing`, or, when there is one signature only,
-            the reason that it was not counted; `capsule-revoked`, `signers-disagree`,
-            `product-mismatch`, `release-counter-too-low`; whatever `decode_release` raises.
+        Refused: `threshold-not-met`, `owner-counted-once`, `counter-signer-unknown`,
+            `signature-missing`, or, when there is one signature only, the reason that it was not
+            counted; `capsule-revoked`, `signers-disagree`, `product-mismatch`,
+            `release-counter-too-low`; whatever `decode_release` raises.
     """
     capsule = capsule_id(manifest)
     if capsule in policy.revoked_capsules:
         raise Refused("capsule-revoked", "this capsule is revoked by the policy", got=capsule)
-    claims: dict[str, ReleaseClaim] = {}
+    counted: list[tuple[str, ReleaseClaim]] = []
     refusals: list[Refused] = []
     for name, raw in sorted(bundles.items()):
         try:
-            counted = _count_release(policy, capsule, name, raw)
+            signed = read_signature(policy, name, raw, keyless)
+            claim = read_release_statement(signed.payload, where=name)
+            _check_subject(claim.capsule, capsule, "capsule.json", name)
+            signed.check_window(claim.release_counter, name)
         except Refused as refusal:
             refusals.append(refusal)
             continue
-        if counted is not None:
-            claims[counted[0]] = counted[1]
-    _check_threshold(policy, Authority.RELEASE, set(claims), refusals)
-    distinct = set(claims.values())
+        counted.append((signed.owner, claim))
+    owners = sorted({owner for owner, _ in counted})
+    _check_threshold(policy.release.threshold, owners, len(counted), refusals)
+    distinct = {claim for _, claim in counted}
     if len(distinct) != 1:
         raise Refused(
             "signers-disagree",
             "signers say different things of one capsule",
-            got=sorted(claims),
+            got=owners,
             where="signatures",
         )
     release = decode_release(manifest)
-    _check_claim(policy, release, distinct.pop(), counter_floor)
-    return VerifiedRelease(release=release, capsule=capsule, owners=tuple(sorted(claims)))
+    downgrade = _check_claim(policy, release, distinct.pop(), counter_floor)
+    return VerifiedRelease(
+        release=release, capsule=capsule, owners=tuple(owners), downgrade=downgrade
+    )
 
 
 def verify_packing(
-    policy: Policy, packing: bytes, capsule: CapsuleId, bundles: Mapping[str, bytes]
+    policy: Policy,
+    packing: bytes,
+    capsule: CapsuleId,
+    bundles: Mapping[str, bytes],
+    *,
+    keyless: KeylessVerifier | None = None,
 ) -> None:
-    """Accept `packing.json` for `capsule` if one key with the release authority signed it.
+    """Accept `packing.json` for `capsule` if one holder of the release authority signed it.
 
     One signature is enough: a packing can waste space, but every byte that comes out of it is
     checked against the signed release.
@@ -113,12 +135,8 @@ def verify_packing(
     refusal = Refused("signature-missing", "no signature of packing.json", where="signatures")
     for name, raw in sorted(bundles.items()):
         try:
-            envelope = decode_bundle(raw, where=name)
-            if envelope is None:
-                continue
-            key = _policy_key(policy, Authority.RELEASE, envelope.keyid, name)
-            payload = envelope.verify(key, payload_type=IN_TOTO, where=name)
-            claim = read_packing_statement(payload, where=name)
+            signed = read_signature(policy, name, raw, keyless)
+            claim = read_packing_statement(signed.payload, where=name)
             _check_subject(claim.packing, sha256_text(packing), "packing.json", name)
             _check_subject(claim.capsule, capsule, "capsule.json", name)
         except Refused as reason:
@@ -136,7 +154,7 @@ def verify_route(policy: Policy, envelope: Envelope, *, where: str = "route") ->
             `product-mismatch`, whatever `decode_route` raises; `authority-denied` also when the
             route names a controller whose key holds another authority.
     """
-    key = _policy_key(policy, Authority.ROUTE, envelope.keyid, where)
+    key = policy_key(policy, Authority.ROUTE, envelope.keyid, where)
     payload = envelope.verify(key, payload_type=ROUTE_TYPE, where=where)
     route = decode_route(payload, where=where)
     if route.product != policy.product:
@@ -189,52 +207,6 @@ def verify_confirm(
     confirm = decode_confirm(payload, where=where)
     _check_route(confirm.route, route, where)
     return confirm
-
-
-def _count_release(
-    policy: Policy, capsule: CapsuleId, name: str, raw: bytes
-) -> tuple[str, ReleaseClaim] | None:
-    envelope = decode_bundle(raw, where=name)
-    if envelope is None:
-        return None
-    key = _policy_key(policy, Authority.RELEASE, envelope.keyid, name)
-    payload = envelope.verify(key, payload_type=IN_TOTO, where=name)
-    claim = read_release_statement(payload, where=name)
-    _check_subject(claim.capsule, capsule, "capsule.json", name)
-    entry = policy.keys[envelope.keyid]
-    last = entry.counter_to
-    counter = claim.release_counter
-    if counter < entry.counter_from or (last is not None and counter > last):
-        raise Refused(
-            "key-outside-window",
-            "a key does not cover this release",
-            expected=f"release counter {entry.counter_from} to {'any' if last is None else last}",
-            got=counter,
-            where=name,
-        )
-    return entry.owner, claim
-
-
-def _policy_key(policy: Policy, authority: Authority, keyid: KeyId, where: str) -> PublicKey:
-    entry = policy.keys.get(keyid)
-    if entry is None:
-        raise Refused(
-            "key-unknown",
-            "a signature is by a key that the policy doesn't name",
-            got=keyid,
-            where=where,
-        )
-    if keyid in policy.revoked_keys:
-        raise Refused("key-revoked", "a signature is by a revoked key", got=keyid, where=where)
-    if keyid not in policy.rule(authority).keys:
-        raise Refused(
-            "authority-denied",
-            "a key signed what it may not sign",
-            expected=f"a key with the {authority} authority",
-            got=f"key {entry.key.short} of {entry.owner}, {policy.authority_of(keyid)} authority",
-            where=where,
-        )
-    return entry.key
 
 
 def _controller_payload(
@@ -290,26 +262,32 @@ def _check_subject(got: str, expected: str, what: str, where: str) -> None:
 
 
 def _check_threshold(
-    policy: Policy, authority: Authority, owners: set[str], refusals: list[Refused]
+    threshold: int, owners: list[str], signatures: int, refusals: list[Refused]
 ) -> None:
-    threshold = policy.rule(authority).threshold
     if len(owners) >= threshold:
         return
     if not owners and len(refusals) == 1:
         raise refusals[0]
     if not owners and not refusals:
         raise Refused("signature-missing", "the capsule is not signed", where="signatures")
+    error_id, what = "threshold-not-met", "too few owners signed"
+    if signatures >= threshold:
+        error_id, what = "owner-counted-once", "several signatures are by one owner"
+    elif owners and {refusal.error_id for refusal in refusals} == {"key-unknown"}:
+        error_id, what = "counter-signer-unknown", "a counter-signature is by a stranger"
     failure = Refused(
-        "threshold-not-met",
-        "too few owners signed",
-        expected=f"{threshold} owners with the {authority} authority",
-        got=f"{len(owners)}: {', '.join(sorted(owners)) or 'none'}",
+        error_id,
+        what,
+        expected=f"{threshold} owners with the {Authority.RELEASE} authority",
+        got=f"{len(owners)}: {', '.join(owners) or 'none'}",
         where="signatures",
     )
     raise failure from (refusals[0] if refusals else None)
 
 
-def _check_claim(policy: Policy, release: Release, claim: ReleaseClaim, floor: int) -> None:
+def _check_claim(
+    policy: Policy, release: Release, claim: ReleaseClaim, floor: int
+) -> Downgrade | None:
     said = (claim.product, claim.version, claim.release_counter)
     if said != (release.product, release.version, release.release_counter):
         raise Refused(
@@ -326,10 +304,14 @@ def _check_claim(policy: Policy, release: Release, claim: ReleaseClaim, floor: i
             got=release.product,
         )
     lowest = max(policy.release_counter_floor, floor)
-    if release.release_counter < lowest:
+    if release.release_counter >= lowest:
+        return None
+    downgrade = policy.downgrade(claim.capsule)
+    if downgrade is None:
         raise Refused(
             "release-counter-too-low",
             "the capsule is older than what may be installed",
             expected=f"release counter {lowest} or higher",
             got=release.release_counter,
         )
+    return downgrade

@@ -5,15 +5,17 @@ from dataclasses import replace
 import pytest
 
 from capsule_installer.order_check import HostFacts, check_order
-from capsule_manifest.digest import sha256_text
+from capsule_manifest.digest import CapsuleId, sha256_text
 from capsule_manifest.envelope import sign
 from capsule_manifest.errors import Refused
 from capsule_manifest.orders import ORDER_TYPE, encode_order
+from capsule_manifest.policy import Downgrade, encode_policy
 from capsule_manifest.route import encode_route
 from capsule_manifest.trust import VerifiedRoute
 from support import documents
 
-ROUTE = documents.make_route()
+POLICY = documents.make_policy()
+ROUTE = replace(documents.make_route(), policy=sha256_text(encode_policy(POLICY)))
 DIGEST = sha256_text(encode_route(ROUTE))
 ORDER = replace(documents.make_order(), route=DIGEST)
 MARKER = replace(documents.make_marker(), route=DIGEST)
@@ -23,7 +25,7 @@ def facts(**changes):
     known = HostFacts(
         node="n1",
         node_key=documents.NODE_KEY.public,
-        policy=documents.make_policy(),
+        policy=POLICY,
         route=VerifiedRoute(route=ROUTE, digest=DIGEST),
         fence=3,
         counter_floor=6,
@@ -125,4 +127,30 @@ def test_a_local_order_under_another_route_is_refused():
 
 def test_a_rollback_may_go_below_the_floor_but_only_to_the_previous_generation():
     host = facts(previous=ORDER.generation, counter_floor=9)
+    assert check_order(host, signed(verb="rollback")).verb == "rollback"
+
+
+def test_a_policy_may_let_one_capsule_below_the_floor_and_only_that():
+    for capsule, taken in ((ORDER.capsule, True), (CapsuleId(sha256_text(b"other")), False)):
+        exception = Downgrade(capsule=capsule, reason="7 lost data, see the incident of May")
+        policy = replace(POLICY, version=2, downgrades=(exception,))
+        frozen = replace(ROUTE, policy=sha256_text(encode_policy(policy)))
+        host = facts(
+            policy=policy, counter_floor=9, route=VerifiedRoute(route=frozen, digest=DIGEST)
+        )
+        if taken:
+            assert check_order(host, signed()) == ORDER
+            continue
+        with pytest.raises(Refused, match="release-counter-too-low"):
+            check_order(host, signed())
+
+
+def test_what_was_staged_under_an_older_policy_is_not_installed_under_a_newer_one():
+    newer = replace(POLICY, version=2)
+    with pytest.raises(Refused, match="policy-changed"):
+        check_order(facts(policy=newer), signed())
+
+
+def test_a_rollback_does_not_wait_for_a_route_under_the_newer_policy():
+    host = facts(policy=replace(POLICY, version=2), previous=ORDER.generation)
     assert check_order(host, signed(verb="rollback")).verb == "rollback"

@@ -135,12 +135,12 @@ ROWS: dict[str, tuple[dict[str, bytes], Policy, int, str, ExitCode]] = {
         INTEGRITY,
     ),
     "one of two owners": ({"a": GOOD}, two_owners(), 0, "threshold-not-met", INTEGRITY),
-    "one owner twice": ({"a": GOOD, "b": GOOD}, two_owners(), 0, "threshold-not-met", INTEGRITY),
+    "one owner twice": ({"a": GOOD, "b": GOOD}, two_owners(), 0, "owner-counted-once", INTEGRITY),
     "one and a stranger": (
         {"a": GOOD, "b": STRANGER},
         two_owners(),
         0,
-        "threshold-not-met",
+        "counter-signer-unknown",
         INTEGRITY,
     ),
     "below the host's floor": (
@@ -208,7 +208,7 @@ def test_a_keyless_bundle_is_left_to_the_keyless_path() -> None:
     document = decode_foreign(GOOD)
     document["verificationMaterial"] = {"certificate": {"rawBytes": "AA=="}}  # type: ignore[index,call-overload]
     assert decode_bundle(encode(document), where="x") is None
-    assert refusal(lambda: verify({"a": encode(document)}))[0] == "signature-missing"
+    assert refusal(lambda: verify({"a": encode(document)}))[0] == "keyless-unverified"
 
 
 def test_two_signatures_in_one_bundle_are_refused() -> None:
