@@ -167,6 +167,10 @@ class LabHost:
                 return pid
         return None
 
+    def pids_of(self, unit: str) -> list[int]:
+        """Return the processes of one of its units, as this machine numbers them."""
+        return self._group.members_of(unit)
+
     def state(self) -> str:
         """Say what the host is: off, frozen, booting or up."""
         if self.pid is None:

@@ -1,0 +1,184 @@
+"""Stop a program of a lab host inside a step, from outside, and watch what its service starts.
+
+The host program has no switch for tests. It is let run in slices of some microseconds, by SIGSTOP
+and SIGCONT, and its journal is read while it stands: so the stop is in the step that was asked for.
+A step that does nothing lasts no longer than two lines of the journal and may be missed.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.lab.commands import LabError, wait_until
+from support.lab.host import LabHost
+
+__all__ = ["Start", "StepMissed", "Stepper", "watched_starts"]
+
+_SLICE_S = 20e-6
+_LOOK_S = 0.001
+_APPEARS_S = 20
+_OPS = "/var/lib/capsule/state/ops"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One process that a service began: what it is, and what the host's names were just then."""
+
+    argv: tuple[str, ...]
+    generation: str
+    folder: str
+    current: str
+    held: bool
+
+
+class StepMissed(LabError):
+    """The op ended before the supervisor was seen where it should stand."""
+
+
+class Stepper:
+    """Follow one op of a host from outside."""
+
+    def __init__(self, host: LabHost, op_id: str) -> None:
+        self._host = host
+        self._unit = f"capsule-{op_id}.service"
+        self._folder = host.path(f"{_OPS}/{op_id}")
+
+    def lines(self) -> list[dict[str, object]]:
+        """Return what the op's journals say so far."""
+        lines = []
+        for name in ("steps", "steps.restore"):
+            path = self._folder / name
+            if path.exists():
+                lines += [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+        return lines
+
+    def has(self, name: str) -> bool:
+        """Say whether a name is in the op's folder."""
+        return (self._folder / name).exists()
+
+    def stop_in(self, step: str, *, after_s: float = 0) -> str:
+        """Let the supervisor stand `after_s` of its run into a step; return where it stands.
+
+        Raises:
+            StepMissed: the op ended without that step, or was past it by then.
+        """
+        self._slices_until(lambda: self._last_started() == step, what=f"step {step}")
+        until = time.monotonic() + after_s
+        while time.monotonic() < until and self._last_started() == step and self._let_run():
+            pass
+        if self._last_started() != step:
+            for pid in self._pids():
+                _send(pid, signal.SIGCONT)
+            message = f"the op was past {step} after {after_s} s of it"
+            raise StepMissed(message)
+        return step
+
+    def stop_when_there_is(self, name: str) -> str:
+        """Let the supervisor stand when a name appears in the op's folder; return the name.
+
+        Raises:
+            StepMissed: the op ended without it.
+        """
+        self._slices_until(lambda: self.has(name), what=f"the name {name}")
+        return name
+
+    def _last_started(self) -> str:
+        started = [str(line["name"]) for line in self.lines() if line["state"] == "started"]
+        return started[-1] if started else ""
+
+    def _slices_until(self, condition: Callable[[], bool], *, what: str) -> None:
+        wait_until(self._pids, timeout_s=_APPEARS_S, what="a supervisor")
+        while True:
+            self._stand()
+            if condition():
+                return
+            if not self._let_run():
+                message = f"the op ended before {what}: {self.lines()}"
+                raise StepMissed(message)
+
+    def _pids(self) -> list[int]:
+        return self._host.pids_of(self._unit)
+
+    def _stand(self) -> None:
+        """Stop the supervisor and what it runs, and wait until all of them stand."""
+        for pid in self._pids():
+            _send(pid, signal.SIGSTOP)
+        while any(_runs(pid) for pid in self._pids()):
+            time.sleep(0)
+
+    def _let_run(self) -> bool:
+        """Let them run one slice; False when none is left."""
+        pids = self._pids()
+        for pid in pids:
+            _send(pid, signal.SIGCONT)
+        until = time.perf_counter() + _SLICE_S
+        while time.perf_counter() < until:
+            pass  # a sleep lasts many times as long
+        for pid in pids:
+            _send(pid, signal.SIGSTOP)  # at once: to look who is there lasts longer than a slice
+        self._stand()
+        return bool(pids)
+
+
+@contextmanager
+def watched_starts(host: LabHost, unit: str) -> Iterator[list[Start]]:
+    """Note every process that begins in a unit, looked at from outside every millisecond."""
+    starts: list[Start] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        known: set[tuple[int, str]] = set()
+        while not ended.wait(_LOOK_S):
+            for pid in host.pids_of(unit):
+                start = _look_at(host, pid)
+                if start is not None and (pid, start.generation) not in known:
+                    known.add((pid, start.generation))
+                    starts.append(start)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield starts
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _look_at(host: LabHost, pid: int) -> Start | None:
+    """Return what a process is; None before systemd has made it the service's, or when it ended."""
+    try:
+        proc = Path(f"/proc/{pid}")
+        pairs = (item.partition("=") for item in (proc / "environ").read_text().split("\0"))
+        environment = {name: value for name, _, value in pairs}
+        argv = tuple((proc / "cmdline").read_text().split("\0")[:-1])
+        folder = str((proc / "cwd").readlink())
+        current = host.path("/opt/capsule/current")
+        held = host.path("/var/lib/capsule/hold").exists()
+        named = current.readlink().name if current.is_symlink() else "absent"
+    except OSError:
+        return None
+    generation = environment.get("CAPSULE_GENERATION")
+    if generation is None or not argv:
+        return None
+    return Start(argv=argv, generation=generation, folder=folder, current=named, held=held)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in (b"T", b"Z", b"t", b"X", b"D")
