@@ -573,6 +573,7 @@ _LANE: dict[str, tuple[ExitCode, str]] = {
 
 # --- ledger ------------------------------------------------------------------------------------
 _LEDGER: dict[str, tuple[ExitCode, str]] = {
+    "epoch-unknown": (ExitCode.USAGE, "look at `capsule ledger show` for the epochs that there are"),
     "epoch-unfinished": (
         ExitCode.UNFINISHED_EPOCH,
         "adopt the named epoch or abort it: `capsule rollout adopt|abort`",
@@ -596,7 +597,15 @@ _LEDGER: dict[str, tuple[ExitCode, str]] = {
     ),
     "ledger-full": (
         ExitCode.SPACE,
-        "free space on the controller; what is under way on hosts ends by itself",
+        "free space on the controller, then adopt; what is under way on hosts ends by itself",
+    ),
+    "ledger-missing": (
+        ExitCode.USAGE,
+        "name the ledger with --ledger; a lost one is made again by `capsule ledger rebuild`",
+    ),
+    "ledger-not-empty": (
+        ExitCode.PREFLIGHT_REFUSED,
+        "name a ledger that does not exist yet; keep the old one for its history",
     ),
     "ledger-on-network": (
         ExitCode.PREFLIGHT_REFUSED,
@@ -643,6 +652,53 @@ _POLICY: dict[str, tuple[ExitCode, str]] = {
         ExitCode.INTEGRITY,
         "give the trusted root that belongs to this policy; `capsule trust update` brings both",
     ),
+    "policy-floor-lowered": (
+        ExitCode.DENIED,
+        "keep the floor; to go back on purpose name the one capsule: `capsule trust edit "
+        "--allow-downgrade`",
+    ),
+    "policy-forked": (
+        ExitCode.INTEGRITY,
+        "don't use it; find out who signed two policies under one number, then issue a higher one",
+    ),
+    "policy-older": (ExitCode.DENIED, "bring the newest policy; trust never goes back"),
+    "policy-threshold-not-met": (
+        ExitCode.INTEGRITY,
+        "have more owners of the trust authority sign: `capsule trust sign MEDIUM --key KEY`",
+    ),
+    "trust-below-threshold": (
+        ExitCode.INTEGRITY,
+        "have more owners of the trust authority sign: `capsule trust sign MEDIUM --key KEY`",
+    ),
+    "trust-clock-behind": (
+        ExitCode.TIME,
+        "set this machine's clock, then update again; installs go on meanwhile",
+    ),
+    "trust-expired": (
+        ExitCode.TIME,
+        "bring a fresh medium, or set this machine's clock; installs go on meanwhile",
+    ),
+    "trust-malformed": (ExitCode.INTEGRITY, "write the medium again: `capsule trust export`"),
+    "trust-medium-incomplete": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "copy the whole folder that `capsule trust export` wrote",
+    ),
+    "trust-mixed": (
+        ExitCode.INTEGRITY,
+        "copy all files of one export; this medium has files of several",
+    ),
+    "trust-not-pinned": (
+        ExitCode.USAGE,
+        "pin the first policy once: `capsule trust update MEDIUM --pin POLICY`",
+    ),
+    "trust-rollback": (
+        ExitCode.DENIED,
+        "bring the newest medium; one that is older than what was accepted is never taken",
+    ),
+    "trust-root-broken": (
+        ExitCode.INTEGRITY,
+        "bring a medium with every root from the accepted one to the newest, each signed by both",
+    ),
     "owner-counted-once": (
         ExitCode.INTEGRITY,
         "have another owner sign; a second key of the same owner adds no voice",
@@ -661,6 +717,48 @@ _CONTENT: dict[str, tuple[ExitCode, str]] = {
     ),
 }
 
+# --- keyless -----------------------------------------------------------------------------------
+_KEYLESS: dict[str, tuple[ExitCode, str]] = {
+    "keyless-malformed": (
+        ExitCode.INTEGRITY,
+        "get the signature file again; one of an old client must be signed anew",
+    ),
+    "keyless-unchecked": (
+        ExitCode.INTEGRITY,
+        "don't use the capsule: no valid signature file looks like this one",
+    ),
+    "keyless-unproved": (
+        ExitCode.INTEGRITY,
+        "don't use the capsule; sign it again, with the Sigstore instance that the policy pins",
+    ),
+    "sigstore-unavailable": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "look at the named service, then run the same command again",
+    ),
+    "timestamp-missing": (
+        ExitCode.INTEGRITY,
+        "name a time-stamp authority in the trust configuration, or sign again when it answers",
+    ),
+    "token-missing": (
+        ExitCode.USAGE,
+        "let the CI job ask for one: `id-token: write` or `id_tokens`; or give --identity-token",
+    ),
+    "token-refused": (
+        ExitCode.DENIED,
+        "get a fresh identity token with the audience sigstore",
+    ),
+    "trust-config-malformed": (
+        ExitCode.USAGE,
+        "give the Sigstore instance's client trust configuration, as its operator hands it out",
+    ),
+    "trust-config-missing": (ExitCode.USAGE, "name the file with --trust-config"),
+    "trusted-root-malformed": (
+        ExitCode.INTEGRITY,
+        "get the trusted root again, from where the trust policy came from",
+    ),
+    "trusted-root-missing": (ExitCode.USAGE, "name the file with --trusted-root"),
+}
+
 ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     _CANONICAL
     | _ENVELOPE
@@ -674,6 +772,7 @@ ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     | _CONTROLLER
     | _LANE
     | _LEDGER
+    | _KEYLESS
     | _POLICY
     | _CONTENT
 )
