@@ -51,6 +51,11 @@ class ProductHome:
         """Return the product's folder, which may not exist yet."""
         return self.home / "products" / self.product
 
+    @property
+    def ledger_path(self) -> Path:
+        """Return where the product's ledger lies, unless PostgreSQL keeps it."""
+        return self.folder / "ledger.db"
+
     def fence(self) -> int:
         """Return the fence that this controller works under; the first use makes it 1.
 

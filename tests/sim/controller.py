@@ -151,6 +151,9 @@ class Controller:
         self._maybe_die()
         return length
 
+    def keep_plan(self, plan):  # type: ignore[no-untyped-def]
+        self.ledger.keep_plan(plan)
+
     def read(self, stream, *, after=0):  # type: ignore[no-untyped-def]
         return self.ledger.read(stream, after=after)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from capsule.lane.events import Event
+from capsule.lane.plan import RolloutPlan, plan_digest
 from capsule.lane.ports import Clock, Lease, Recorded, Rows
 from capsule.lane.refusals import (
     epoch_unfinished,
@@ -29,6 +30,7 @@ class MemoryLedger:
         self._permits: dict[str, str] = {}
         self._holds: dict[str, str] = {}
         self._people: dict[str, set[str]] = {}
+        self._plans: dict[str, RolloutPlan] = {}
 
     def acquire(self, scope: str, holder: str, *, takeover: bool) -> Lease:
         known, until_ms = self._leases.get(scope, ("", 0))
@@ -58,6 +60,13 @@ class MemoryLedger:
             recorded.append(Recorded(seq=len(recorded) + 1, fence=lease.fence, event=event))
         self._change_rows(stream, rows)
         return len(recorded)
+
+    def keep_plan(self, plan: RolloutPlan) -> None:
+        self._plans[plan_digest(plan)] = plan
+
+    def plan(self, digest: str) -> RolloutPlan:
+        """Return a plan that was kept."""
+        return self._plans[digest]
 
     def read(self, stream: str, *, after: int = 0) -> tuple[Recorded, ...]:
         return tuple(self._streams.get(stream, [])[after:])

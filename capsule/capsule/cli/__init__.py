@@ -45,6 +45,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "install": Command("capsule.cli.install", "command", "Install it on hosts.", _HOSTS),
         "status": Command("capsule.cli.status", "command", "Show what hosts run.", _HOSTS),
         "receipts": Command("capsule.cli.receipts", "command", "Show what hosts did.", _HOSTS),
+        "ledger": Command("capsule.cli.ledger", "command", "Check the database.", _HOSTS),
         "demo": Command("capsule.cli.demo", "command", "Show it all on this machine.", _HOSTS),
     }
 )

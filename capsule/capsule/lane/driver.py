@@ -136,6 +136,7 @@ class Driver:
         events: list[Event] = [Started(self._digest, self.fence)]
         events += [StageSeen(node.name) for node in self.state.plan.nodes]
         with self._no_lease_if_refused():
+            self._ledger.keep_plan(self.state.plan)
             self._record(events)
         self._go_on()
 

@@ -11,14 +11,25 @@ from math import ceil
 from typing import Final
 
 from capsule.lane.budget import Budget
-from capsule_manifest.canonical import JsonValue, encode
+from capsule_manifest.canonical import JsonValue, Limits, decode, encode
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.errors import Refused
+from capsule_manifest.fields import Object, root_object
 
-__all__ = ["LANE_NODES_MAX", "PlannedNode", "RolloutPlan", "check_plan", "floor_of", "plan_digest"]
+__all__ = [
+    "LANE_NODES_MAX",
+    "PlannedNode",
+    "RolloutPlan",
+    "check_plan",
+    "decode_plan",
+    "encode_plan",
+    "floor_of",
+    "plan_digest",
+]
 
 LANE_NODES_MAX: Final = 8
 _SCHEMA: Final = "capsule-rollout-plan/1"
+_LIMITS: Final = Limits(size_bytes_max=8 * 1024 * 1024, depth_max=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,36 +72,77 @@ def floor_of(share_percent: int, nodes: int) -> int:
 
 def plan_digest(plan: RolloutPlan) -> str:
     """Return the SHA-256 of the plan's canonical form, as `sha256:…`."""
+    return sha256_text(encode_plan(plan))
+
+
+def encode_plan(plan: RolloutPlan) -> bytes:
+    """Return the canonical bytes of the plan: what its digest is of, and what the ledger keeps."""
     budget: dict[str, JsonValue] = {
         name: getattr(plan.budget, name) for name in Budget.__dataclass_fields__
     }
-    return sha256_text(
-        encode(
-            {
-                "schema": _SCHEMA,
-                "epoch": plan.epoch,
-                "capsule": plan.capsule,
-                "route": plan.route,
-                "preflight": plan.preflight,
-                "nodes": [
-                    {
-                        "name": node.name,
-                        "lane": node.lane,
-                        "domain": node.domain,
-                        "serving": node.serving,
-                    }
-                    for node in plan.nodes
-                ],
-                "bystanders": plan.bystanders,
-                "max_unavailable": plan.max_unavailable,
-                "floor": plan.floor,
-                "domain_cap": plan.domain_cap,
-                "max_failed_lanes": plan.max_failed_lanes,
-                "allow_outage": plan.allow_outage,
-                "budget": budget,
-            }
-        )
+    return encode(
+        {
+            "schema": _SCHEMA,
+            "epoch": plan.epoch,
+            "capsule": plan.capsule,
+            "route": plan.route,
+            "preflight": plan.preflight,
+            "nodes": [
+                {
+                    "name": node.name,
+                    "lane": node.lane,
+                    "domain": node.domain,
+                    "serving": node.serving,
+                }
+                for node in plan.nodes
+            ],
+            "bystanders": plan.bystanders,
+            "max_unavailable": plan.max_unavailable,
+            "floor": plan.floor,
+            "domain_cap": plan.domain_cap,
+            "max_failed_lanes": plan.max_failed_lanes,
+            "allow_outage": plan.allow_outage,
+            "budget": budget,
+        }
     )
+
+
+def decode_plan(raw: bytes, *, where: str) -> RolloutPlan:
+    """Read a plan strictly, as `encode_plan` writes it.
+
+    Raises:
+        Refused: `json-*`, `document-invalid`, `document-version`.
+    """
+    document = root_object(decode(raw, limits=_LIMITS, where=where), schema=_SCHEMA, name=where)
+    budget = document.nested("budget")
+    plan = RolloutPlan(
+        epoch=document.text("epoch"),
+        capsule=document.text("capsule"),
+        route=document.text("route"),
+        preflight=document.text("preflight"),
+        nodes=document.items("nodes", _read_node),
+        bystanders=document.integer("bystanders"),
+        max_unavailable=document.integer("max_unavailable"),
+        floor=document.integer("floor"),
+        domain_cap=document.optional_integer("domain_cap"),
+        max_failed_lanes=document.optional_integer("max_failed_lanes"),
+        allow_outage=document.boolean("allow_outage"),
+        budget=Budget(**{name: budget.integer(name) for name in Budget.__dataclass_fields__}),
+    )
+    budget.end()
+    document.end()
+    return plan
+
+
+def _read_node(item: Object) -> PlannedNode:
+    node = PlannedNode(
+        name=item.text("name"),
+        lane=item.text("lane"),
+        domain=item.text("domain"),
+        serving=item.boolean("serving"),
+    )
+    item.end()
+    return node
 
 
 def check_plan(plan: RolloutPlan) -> None:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from capsule.lane.events import Event
+from capsule.lane.plan import RolloutPlan
 
 __all__ = [
     "Clock",
@@ -110,6 +111,13 @@ class Ledger(Protocol):
                 transaction; `ledger-conflict` if the stream is not `expected_seq` long;
                 `epoch-unfinished` if a node to open is open in another stream; `permit-taken` if a
                 permit to take is out already.
+        """
+        ...
+
+    def keep_plan(self, plan: RolloutPlan) -> None:
+        """Keep the plan under its digest, for whoever adopts or verifies its epoch.
+
+        Repeating it changes nothing. Raises: `ledger-full` if no epoch may begin now.
         """
         ...
 

@@ -162,6 +162,8 @@ def propose_hold(state: RolloutState, foreign: frozenset[str]) -> tuple[Event, .
     if tally.outstanding >= min(width_of(state), state.plan.max_unavailable):
         return ()
     above_floor = tally.healthy + state.plan.bystanders - state.plan.floor
+    # Of one domain all nodes that serve, or don't, have the same arithmetic: thousands may wait.
+    counts: dict[tuple[str, bool], int] = {}
     for name in state.queue:
         member = state.members[name]
         if state.lanes[member.lane] is not LaneState.OPEN or member.hold is not HoldState.FREE:
@@ -170,7 +172,10 @@ def propose_hold(state: RolloutState, foreign: frozenset[str]) -> tuple[Event, .
             return (Skipped(name, "somebody else holds the node"),)
         if member.serving and above_floor < 1:
             continue
-        if count_permits(availability(state, member.domain), serving=member.serving):
+        kind = (member.domain, member.serving)
+        if kind not in counts:
+            counts[kind] = count_permits(availability(state, member.domain), serving=member.serving)
+        if counts[kind]:
             return (HoldTaken(name, member.serving, is_canary(state)),)
     return ()
 

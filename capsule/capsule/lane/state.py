@@ -8,7 +8,7 @@ Source: design, section 11.
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from capsule.lane.epoch import EpochState, Tenure
@@ -17,6 +17,7 @@ from capsule.lane.lane import LaneState
 from capsule.lane.node import ACTIVE, ORDERED, TERMINAL, NodeState
 from capsule.lane.permits import Availability
 from capsule.lane.plan import RolloutPlan
+from capsule.lane.roster import Roster
 
 __all__ = [
     "CANARIES",
@@ -83,7 +84,7 @@ class RolloutState:
     epoch: EpochState
     tenure: Tenure
     fence: int
-    members: Mapping[str, Member]
+    members: Roster[Member]
     lanes: Mapping[str, LaneState]
     failed_lanes: int
     queue: tuple[str, ...]
@@ -116,7 +117,7 @@ def initial_state(plan: RolloutPlan) -> RolloutState:
         epoch=EpochState.RUNNING,
         tenure=Tenure.ATTENDED,
         fence=0,
-        members=members,
+        members=Roster(members),
         lanes={node.lane: LaneState.OPEN for node in plan.nodes},
         failed_lanes=0,
         queue=(),
@@ -187,9 +188,18 @@ def with_member(state: RolloutState, before: Member, after: Member) -> RolloutSt
         else:
             place = queue.index(after.name)
             queue = queue[:place] + queue[place + 1 :]
-    members = dict(state.members)
-    members[after.name] = after
-    return replace(state, members=members, queue=queue, tally=tally)
+    # Spelled out: `replace` takes as long as all the rest of this function.
+    return RolloutState(
+        plan=state.plan,
+        epoch=state.epoch,
+        tenure=state.tenure,
+        fence=state.fence,
+        members=state.members.with_value(after.name, after),
+        lanes=state.lanes,
+        failed_lanes=state.failed_lanes,
+        queue=queue,
+        tally=tally,
+    )
 
 
 def width_of(state: RolloutState) -> int:

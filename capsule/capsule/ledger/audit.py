@@ -1,15 +1,15 @@
-"""`capsule ledger verify`: walk every chain and recompute every state.
+"""`capsule ledger verify`, first part: walk every chain of events.
 
-The tables of members, permits and holds are a cache of what the events say; this is where that is
-checked.
+What a chain can't show is that its end was cut off; the tables do, which `capsule.ledger.fold`
+compares with the events.
 """
 
 from dataclasses import dataclass
 
 from sqlalchemy import Engine, select
 
-from capsule.ledger.codec import GENESIS, chain_digest, decode_event
-from capsule.ledger.engine import begin
+from capsule.ledger.codec import GENESIS, chain_digest, decode_any
+from capsule.ledger.engine import snapshot
 from capsule.ledger.tables import events, leases
 from capsule_manifest.errors import Refused
 
@@ -34,7 +34,7 @@ def audit_ledger(engine: Engine) -> Audit:
     """
     streams: dict[str, tuple[int, int, str]] = {}
     count = 0
-    with begin(engine) as connection:
+    with snapshot(engine) as connection:
         highest = max(connection.execute(select(leases.c.fence)).scalars(), default=0)
         rows = connection.execute(select(events).order_by(events.c.stream, events.c.seq))
         for row in rows:
@@ -47,7 +47,7 @@ def audit_ledger(engine: Engine) -> Audit:
                 raise _damaged("an event differs from its digest", expected, row.digest, where)
             if not fence <= row.fence <= highest:
                 raise _damaged("a fence fell", f"{fence} to {highest}", row.fence, where)
-            decode_event(row.body)
+            decode_any(row.body)
             streams[row.stream] = (row.seq, row.fence, row.digest)
             count += 1
     return Audit(streams=len(streams), events=count)

@@ -7,15 +7,23 @@ longer be read back, so a test pins the list.
 from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Final, get_args
+from typing import Final, cast, get_args
 
 from capsule.lane import epoch, lane, node
 from capsule.lane.events import Event, HealthSeen, HoldReturned, Started
+from capsule.ledger.rebuilt import NodeRebuilt
 from capsule_manifest.canonical import JsonValue, Limits, decode, encode
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.errors import Refused
 
-__all__ = ["EVENT_CLASSES", "GENESIS", "chain_digest", "decode_event", "encode_event"]
+__all__ = [
+    "EVENT_CLASSES",
+    "GENESIS",
+    "chain_digest",
+    "decode_any",
+    "decode_event",
+    "encode_event",
+]
 
 GENESIS: Final = "sha256:" + "0" * 64
 """What the first event of a stream names as the one before it."""
@@ -29,6 +37,7 @@ EVENT_CLASSES: Final[Mapping[str, type]] = MappingProxyType(
             Started,
             HoldReturned,
             HealthSeen,
+            NodeRebuilt,
             *node.EVENTS,
             *lane.EVENTS,
             *epoch.EVENTS,
@@ -38,14 +47,14 @@ EVENT_CLASSES: Final[Mapping[str, type]] = MappingProxyType(
 )
 
 
-def encode_event(event: Event) -> str:
+def encode_event(event: Event | NodeRebuilt) -> str:
     """Return the stored text of an event."""
     fields: dict[str, JsonValue] = asdict(event)
     return encode({"event": type(event).__name__, **fields}).decode()
 
 
-def decode_event(text: str) -> Event:
-    """Read a stored event.
+def decode_any(text: str) -> Event | NodeRebuilt:
+    """Read a stored event of any stream.
 
     Raises:
         Refused: `ledger-damaged`.
@@ -57,8 +66,20 @@ def decode_event(text: str) -> Event:
         event = EVENT_CLASSES[str(fields.pop("event"))](**fields)
     except (Refused, KeyError, TypeError, AssertionError) as error:
         raise Refused("ledger-damaged", "an event can't be read", got=text[:120]) from error
-    assert isinstance(event, get_args(Event))
-    return event  # type: ignore[no-any-return]  # checked in the line above
+    assert isinstance(event, (*get_args(Event), NodeRebuilt))
+    return cast("Event | NodeRebuilt", event)  # checked in the line above
+
+
+def decode_event(text: str) -> Event:
+    """Read a stored event of an epoch.
+
+    Raises:
+        Refused: `ledger-damaged`.
+    """
+    event = decode_any(text)
+    if isinstance(event, NodeRebuilt):
+        raise Refused("ledger-damaged", "an event is no epoch's", got=text[:120])
+    return event
 
 
 def chain_digest(previous: str, stream: str, seq: int, fence: int, body: str) -> str:

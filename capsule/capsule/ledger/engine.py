@@ -19,7 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from capsule.ledger.location import check_location
 from capsule_manifest.errors import Failed, Refused
 
-__all__ = ["begin", "database_ms", "open_engine"]
+__all__ = ["begin", "database_ms", "open_engine", "snapshot"]
 
 _BUSY_S: Final = 30
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
@@ -70,6 +70,19 @@ def begin(engine: Engine) -> Iterator[Connection]:
         if error.connection_invalidated:
             raise _unavailable(error) from error
         raise
+
+
+@contextmanager
+def snapshot(engine: Engine) -> Iterator[Connection]:
+    """Run one transaction that sees a single moment, whoever writes meanwhile.
+
+    Raises:
+        Failed: as `begin`.
+    """
+    if engine.dialect.name == "postgresql":
+        engine = engine.execution_options(isolation_level="REPEATABLE READ")
+    with begin(engine) as connection:
+        yield connection
 
 
 def database_ms(connection: Connection) -> int:

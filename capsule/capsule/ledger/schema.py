@@ -16,11 +16,11 @@ from capsule_manifest.errors import Refused
 
 __all__ = ["SCHEMA_VERSION", "migrate"]
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 
-def migrate(engine: Engine) -> None:
-    """Apply the migrations that are missing.
+def migrate(engine: Engine, *, to: str = "head") -> None:
+    """Apply the migrations that are missing, as far as revision `to`.
 
     Raises:
         Refused: `ledger-too-new` when the ledger's `min_reader` is above this code's version.
@@ -41,4 +41,4 @@ def migrate(engine: Engine) -> None:
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         config.attributes["connection"] = connection
-        upgrade(config, "head")
+        upgrade(config, to)

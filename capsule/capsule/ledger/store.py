@@ -6,19 +6,23 @@ them are rows of the same transaction, so a controller that dies leaves all or n
 Source: design, section 11, "Ledger".
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
-from sqlalchemy import Connection, Engine, Table, delete, insert, select, update
+from sqlalchemy import Connection, Engine, Table, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from capsule.lane.events import Event
+from capsule.lane.plan import RolloutPlan, encode_plan, plan_digest
 from capsule.lane.ports import Lease, Recorded, Rows
 from capsule.ledger.codec import GENESIS, chain_digest, decode_event, encode_event
 from capsule.ledger.engine import begin, database_ms
+from capsule.ledger.plans import plan_of
+from capsule.ledger.rebuilt import REBUILT
+from capsule.ledger.reserve import Reserve
 from capsule.ledger.tables import events as events_table
-from capsule.ledger.tables import holds, leases, members, nodes, permits
-from capsule_manifest.errors import Refused
+from capsule.ledger.tables import holds, leases, members, node_facts, nodes, permits, plans
+from capsule_manifest.errors import CapsuleError, Refused
 
 __all__ = ["LEASE_MS", "SqlLedger"]
 
@@ -26,16 +30,32 @@ LEASE_MS: Final = 30_000
 """A lease lasts so long; its holder renews it every 10 s and stops by itself after 20 s."""
 
 
-_STREAMS: Final = select(events_table.c.stream).where(events_table.c.seq == 1)
+_STREAMS: Final = select(events_table.c.stream).where(
+    events_table.c.seq == 1, events_table.c.stream != REBUILT
+)
 """Every epoch that was ever started."""
+
+Result = TypeVar("Result")
 
 
 class SqlLedger:
-    """Implement `Ledger` with SQLAlchemy Core on SQLite or PostgreSQL."""
+    """Implement `Ledger` with SQLAlchemy Core on SQLite or PostgreSQL.
 
-    def __init__(self, engine: Engine, *, lease_ms: int = LEASE_MS) -> None:
+    `reserve` is the space that lets what is under way end on a full disk; None where the database
+    has a machine of its own to look after.
+    """
+
+    def __init__(
+        self, engine: Engine, *, lease_ms: int = LEASE_MS, reserve: Reserve | None = None
+    ) -> None:
         self._engine = engine
         self._lease_ms = lease_ms
+        self._reserve = reserve
+
+    @property
+    def engine(self) -> Engine:
+        """Return the database, for what reads it as a whole."""
+        return self._engine
 
     def add_nodes(self, names: Sequence[str]) -> None:
         """Make nodes known. They stay for ever; those that are known already are left alone."""
@@ -57,6 +77,9 @@ class SqlLedger:
             Refused: `lease-busy`.
             Failed: `ledger-unavailable`, `ledger-full`.
         """
+        return self._with_reserve(lambda: self._acquire(scope, holder, takeover=takeover))
+
+    def _acquire(self, scope: str, holder: str, *, takeover: bool) -> Lease:
         with begin(self._engine) as connection:
             now_ms = database_ms(connection)
             row = connection.execute(
@@ -71,7 +94,7 @@ class SqlLedger:
                     got=f"{row.holder}, for {row.expires_ms - now_ms} ms more",
                     where=scope,
                 )
-            fence = 1 + (row.fence if row else 0)
+            fence = 1 + (row.fence if row else _highest_rebuilt(connection))
             values = {
                 "holder": holder, "fence": fence, "expires_ms": now_ms + self._lease_ms,
             }  # fmt: skip
@@ -93,12 +116,13 @@ class SqlLedger:
             Refused: `fence-stale`.
             Failed: `ledger-unavailable`, `ledger-full`.
         """
-        with begin(self._engine) as connection:
-            _check_fence(connection, lease)
-            expires_ms = database_ms(connection) + self._lease_ms
-            connection.execute(
-                update(leases).where(leases.c.scope == lease.scope).values(expires_ms=expires_ms)
-            )
+
+        def extend() -> None:
+            with begin(self._engine) as connection:
+                _check_fence(connection, lease)
+                self._set_expiry(connection, lease, database_ms(connection) + self._lease_ms)
+
+        self._with_reserve(extend)
 
     def release(self, lease: Lease) -> None:
         """End the lease; the fence stays. Source: `Ledger.release`.
@@ -106,12 +130,12 @@ class SqlLedger:
         Raises:
             Failed: `ledger-unavailable`, `ledger-full`.
         """
-        with begin(self._engine) as connection:
-            connection.execute(
-                update(leases)
-                .where(leases.c.scope == lease.scope, leases.c.fence == lease.fence)
-                .values(expires_ms=0)
-            )
+
+        def end() -> None:
+            with begin(self._engine) as connection:
+                self._set_expiry(connection, lease, 0)
+
+        self._with_reserve(end)
 
     def append(
         self,
@@ -126,8 +150,16 @@ class SqlLedger:
 
         Raises:
             Refused: `fence-stale`, `ledger-conflict`, `epoch-unfinished`, `permit-taken`.
-            Failed: `ledger-unavailable`, `ledger-full`.
+            Failed: `ledger-unavailable`; `ledger-full`, for new permits and new epochs already when
+                the reserve is not whole.
         """
+        if self._reserve is not None and (rows.taken or rows.opened):
+            self._reserve.require()
+        return self._with_reserve(lambda: self._append(lease, stream, expected_seq, events, rows))
+
+    def _append(
+        self, lease: Lease, stream: str, expected_seq: int, events: Sequence[Event], rows: Rows
+    ) -> int:
         with begin(self._engine) as connection:
             _check_fence(connection, lease)
             length, previous = _tail(connection, stream)
@@ -150,6 +182,31 @@ class SqlLedger:
                     raise _conflict(stream, expected_seq, length) from error
             _change_rows(connection, stream, rows)
             return length + len(added)
+
+    def keep_plan(self, plan: RolloutPlan) -> None:
+        """Keep a plan under its digest. Source: `Ledger.keep_plan`.
+
+        Raises:
+            Failed: `ledger-unavailable`, `ledger-full`.
+        """
+        if self._reserve is not None:
+            self._reserve.require()
+        digest = plan_digest(plan)
+        row = {"digest": digest, "epoch": plan.epoch, "body": encode_plan(plan).decode()}
+        with begin(self._engine) as connection:
+            known = select(plans.c.digest).where(plans.c.digest == digest)
+            if connection.execute(known).first() is None:
+                connection.execute(insert(plans).values(row))
+
+    def plan(self, stream: str) -> RolloutPlan:
+        """Return the plan that an epoch was started with.
+
+        Raises:
+            Refused: `epoch-unknown`, `ledger-damaged`.
+            Failed: `ledger-unavailable`.
+        """
+        with begin(self._engine) as connection:
+            return plan_of(connection, stream)
 
     def read(self, stream: str, *, after: int = 0) -> tuple[Recorded, ...]:
         """Return the stream's events above `after`. Source: `Ledger.read`.
@@ -185,6 +242,27 @@ class SqlLedger:
             out = select(permits.c.node).where(permits.c.stream == stream)
             return frozenset(connection.execute(out).scalars())
 
+    def _with_reserve(self, work: Callable[[], Result]) -> Result:
+        """Do `work`; if the disk is full, give the reserve back and do it once more."""
+        try:
+            return work()
+        except CapsuleError as error:
+            if (
+                error.error_id != "ledger-full"
+                or self._reserve is None
+                or not self._reserve.release()
+            ):
+                raise
+            return work()
+
+    @staticmethod
+    def _set_expiry(connection: Connection, lease: Lease, expires_ms: int) -> None:
+        connection.execute(
+            update(leases)
+            .where(leases.c.scope == lease.scope, leases.c.fence == lease.fence)
+            .values(expires_ms=expires_ms)
+        )
+
     def place_hold(self, node: str, owner: str) -> None:
         """Hold a node for an owner that is no rollout; repeating it changes nothing."""
         with begin(self._engine) as connection:
@@ -196,6 +274,11 @@ class SqlLedger:
         """Remove the owner's hold of a node, and nobody else's."""
         with begin(self._engine) as connection:
             connection.execute(delete(holds).where(holds.c.node == node, holds.c.owner == owner))
+
+
+def _highest_rebuilt(connection: Connection) -> int:
+    # Hosts have seen fences of a ledger that is lost: no new scope begins below them.
+    return connection.execute(select(func.max(node_facts.c.fence))).scalar_one() or 0
 
 
 def _check_fence(connection: Connection, lease: Lease) -> None:

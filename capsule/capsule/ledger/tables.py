@@ -16,7 +16,18 @@ from sqlalchemy import (
     Text,
 )
 
-__all__ = ["METADATA", "events", "holds", "leases", "members", "nodes", "permits", "schema"]
+__all__ = [
+    "METADATA",
+    "events",
+    "holds",
+    "leases",
+    "members",
+    "node_facts",
+    "nodes",
+    "permits",
+    "plans",
+    "schema",
+]
 
 METADATA = MetaData()
 
@@ -74,4 +85,23 @@ holds = Table(
     Column("node", String(63), ForeignKey("nodes.node"), nullable=False),
     Column("owner", String(128), nullable=False),
     PrimaryKeyConstraint("node", "owner"),
+)
+
+# Added by version 2.
+plans = Table(
+    "plans",
+    METADATA,
+    Column("digest", String(71), primary_key=True),
+    Column("epoch", String(128), nullable=False),
+    Column("body", Text, nullable=False),
+)
+
+# What hosts' receipts said when a lost ledger was rebuilt; the events of `REBUILT` say the same.
+node_facts = Table(
+    "node_facts",
+    METADATA,
+    Column("node", String(63), ForeignKey("nodes.node"), primary_key=True),
+    Column("node_key", String(128), nullable=False),
+    Column("generation", String(128), nullable=False),
+    Column("fence", BigInteger, nullable=False),
 )

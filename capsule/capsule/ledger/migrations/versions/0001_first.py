@@ -2,7 +2,16 @@
 
 from alembic import op
 
-from capsule.ledger.tables import METADATA, schema
+from capsule.ledger.tables import (
+    METADATA,
+    events,
+    holds,
+    leases,
+    members,
+    nodes,
+    permits,
+    schema,
+)
 
 revision = "0001"
 down_revision = None
@@ -24,7 +33,8 @@ FORBIDDEN = (
 def upgrade() -> None:
     """Create the tables and the triggers."""
     bind = op.get_bind()
-    METADATA.create_all(bind)
+    # By name: what later versions added has a migration of its own.
+    METADATA.create_all(bind, tables=[schema, leases, events, nodes, members, permits, holds])
     op.bulk_insert(
         schema, [{"key": "version", "value": 1}, {"key": "min_reader", "value": MIN_READER}]
     )
