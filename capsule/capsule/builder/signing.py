@@ -1,5 +1,7 @@
 """Signatures of a capsule directory. They lie outside its id, so anyone may add one later."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from capsule.durable import read_bounded, replace_file
@@ -11,11 +13,24 @@ from capsule_manifest.packing import PACKING_LIMITS, decode_packing
 from capsule_manifest.release import RELEASE_LIMITS, capsule_id, decode_release
 from capsule_manifest.statements import ReleaseClaim, packing_statement, release_statement
 
-__all__ = ["sign_directory"]
+__all__ = ["Statements", "put_signature", "read_statements", "sign_directory"]
 
 
-def sign_directory(folder: Path, signer: Signer) -> CapsuleId:
-    """Add `signer`'s release and packing signatures and return the capsule's id.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statements:
+    """What lies in a capsule directory, and what there is to sign of it.
+
+    `payloads` maps `release` and `packing` to their statements.
+    """
+
+    capsule: CapsuleId
+    manifest: bytes
+    packing: bytes
+    payloads: Mapping[str, bytes]
+
+
+def read_statements(folder: Path) -> Statements:
+    """Return the statements about a capsule directory.
 
     What is signed is what lies there: both documents are read and checked first, so that nobody
     puts his name below something that no host would accept.
@@ -40,16 +55,40 @@ def sign_directory(folder: Path, signer: Signer) -> CapsuleId:
         version=release.version,
         release_counter=release.release_counter,
     )
-    short = signer.public.short
-    for subject, payload in (
-        ("release", release_statement(claim)),
-        ("packing", packing_statement(packing, capsule)),
-    ):
+    return Statements(
+        capsule=capsule,
+        manifest=manifest,
+        packing=packing,
+        payloads={
+            "release": release_statement(claim),
+            "packing": packing_statement(packing, capsule),
+        },
+    )
+
+
+def sign_directory(folder: Path, signer: Signer) -> CapsuleId:
+    """Add `signer`'s release and packing signatures and return the capsule's id.
+
+    Raises:
+        CapsuleError: as `read_statements` and `put_signature`.
+    """
+    statements = read_statements(folder)
+    for subject, payload in statements.payloads.items():
         bundle = encode_bundle(sign(payload, payload_type=IN_TOTO, signer=signer))
-        path = folder / "signatures" / f"{subject}-{short}.sigstore.json"
-        path.parent.mkdir(exist_ok=True)
-        replace_file(path, bundle, mode=0o644)
-    return capsule
+        put_signature(folder, f"{subject}-{signer.public.short}", bundle)
+    return statements.capsule
+
+
+def put_signature(folder: Path, name: str, bundle: bytes) -> Path:
+    """Write one signature file durably and return its path. One of the same name is replaced.
+
+    Raises:
+        Failed: `controller-disk`.
+    """
+    path = folder / "signatures" / f"{name}.sigstore.json"
+    path.parent.mkdir(exist_ok=True)
+    replace_file(path, bundle, mode=0o644)
+    return path
 
 
 def _read(path: Path, size_bytes_max: int) -> bytes:

@@ -15,6 +15,7 @@ from capsule.builder.packer import pack_name
 from capsule_manifest.digest import CapsuleId, ObjectId, blake3_text
 from capsule_manifest.envelope import BUNDLE_LIMITS
 from capsule_manifest.errors import Refused
+from capsule_manifest.keyless import KeylessVerifier
 from capsule_manifest.pack import (
     FRAME_TABLE_FOOTER_BYTES,
     Frame,
@@ -51,9 +52,15 @@ class Verified:
 
 
 def verify_capsule(
-    source: OpenCapsule, policy: Policy, *, report: Callable[[str], None]
+    source: OpenCapsule,
+    policy: Policy,
+    *,
+    keyless: KeylessVerifier | None = None,
+    report: Callable[[str], None],
 ) -> Verified:
     """Check a whole capsule under a policy; memory holds one frame.
+
+    Without `keyless` only signatures by keys count, as on a host.
 
     Raises:
         Refused: what `verify_release` and `verify_packing` raise; `tree-*`, `frame-*`, `pack-*`,
@@ -64,9 +71,10 @@ def verify_capsule(
     started = time.monotonic()
     manifest = source.read(_MANIFEST, RELEASE_LIMITS.size_bytes_max)
     bundles = bundles_about(source, "release")
-    verified = verify_release(policy, manifest, bundles, counter_floor=0)
+    verified = verify_release(policy, manifest, bundles, counter_floor=0, keyless=keyless)
     raw_packing = source.read(_PACKING, PACKING_LIMITS.size_bytes_max)
-    verify_packing(policy, raw_packing, verified.capsule, bundles_about(source, "packing"))
+    packings = bundles_about(source, "packing")
+    verify_packing(policy, raw_packing, verified.capsule, packings, keyless=keyless)
     packing = decode_packing(raw_packing)
     _check_members(source, verified.release, packing)
     frames = objects = content_bytes = 0

@@ -7,7 +7,9 @@ import click
 from capsule.builder.opened import open_capsule
 from capsule.builder.verify import verify_capsule
 from capsule.cli.controller import policy_option, read_policy
+from capsule.cli.keyless import keyless_verifier, trusted_root_option
 from capsule.cli.output import count_text, duration_text, json_option, print_json, size_text
+from capsule.keyless.signing import hosts_refuse
 
 __all__ = ["command"]
 
@@ -17,11 +19,17 @@ __all__ = ["command"]
 )
 @click.argument("path", type=click.Path(path_type=Path))
 @policy_option
+@trusted_root_option
 @json_option
-def command(path: Path, policy_path: Path, *, as_json: bool) -> None:
+def command(
+    path: Path, policy_path: Path, trusted_root_path: Path | None, *, as_json: bool
+) -> None:
     """Check signatures first, then every tree, frame and object, in either form."""
     policy = read_policy(policy_path)
-    found = verify_capsule(open_capsule(path), policy, report=_report)
+    keyless = keyless_verifier(policy, policy_path, trusted_root_path)
+    source = open_capsule(path)
+    found = verify_capsule(source, policy, keyless=keyless, report=_report)
+    refusal = hosts_refuse(source, policy) if keyless is not None else None
     if as_json:
         print_json(
             {
@@ -30,6 +38,7 @@ def command(path: Path, policy_path: Path, *, as_json: bool) -> None:
                 "version": found.release.version,
                 "release_counter": found.release.release_counter,
                 "owners": list(found.owners),
+                "hosts_refuse": refusal.as_record() if refusal else None,
                 "trees": found.trees,
                 "packs": found.packs,
                 "frames": found.frames,
@@ -49,6 +58,8 @@ def command(path: Path, policy_path: Path, *, as_json: bool) -> None:
         f"{count_text(found.objects, 'object')}, {size_text(found.content_bytes)}: "
         f"all as signed, in {duration_text(found.took_ms)}"
     )
+    if refusal:
+        click.echo(f"  hosts refuse it yet: {refusal}\n  next: {refusal.advice}")
 
 
 def _report(name: str) -> None:
