@@ -111,14 +111,17 @@ def read_delivery(host: Host, messages: Iterator[Message]) -> Delivery:
     manifest = _take(messages, MessageType.MANIFEST)
     signatures, message = _signatures(messages)
     verified = verify_release(
-        policy, manifest, signatures, counter_floor=host.state.counter_floor()
+        policy,
+        manifest,
+        _about(signatures, "release"),
+        counter_floor=host.state.counter_floor(),
     )
     release = verified.release
     _check_installer(release)
     interpreter = _check_platform(host, release, begin)
     components = release.selected(begin.role, begin.platform)
     _check_kinds(components)
-    packing = _read_packing(policy, verified.capsule, message, signatures)
+    packing = _read_packing(policy, verified.capsule, message, _about(signatures, "packing"))
     listings = _read_listings(host, messages, components, packing)
     return Delivery(
         begin=begin,
@@ -135,6 +138,11 @@ def read_delivery(host: Host, messages: Iterator[Message]) -> Delivery:
         interpreter=interpreter,
         listings=listings,
     )
+
+
+def _about(signatures: Mapping[str, bytes], subject: str) -> dict[str, bytes]:
+    # A single bad signature is then refused for its own reason, as on the controller.
+    return {name: raw for name, raw in signatures.items() if name.startswith(f"{subject}-")}
 
 
 def _take(messages: Iterator[Message], wanted: MessageType) -> bytes:

@@ -9,6 +9,7 @@ Source: POSIX.1-2017 pax, "ustar Interchange Format"; cpython's tarfile document
 """
 
 import bz2
+import errno
 import gzip
 import hashlib
 import io
@@ -80,6 +81,7 @@ def path_entries(path: Path) -> tuple[InputEntry, ...]:
             `path-invalid`, `link-escapes`.
     """
     if path.is_file():
+        _require_unprivileged(path)
         return (_program(path.name, path.stat().st_size, partial(_open_file, path)),)
     if not path.is_dir():
         raise Refused("tool-path-missing", "a tool's path is not there", where=path)
@@ -121,8 +123,7 @@ def _folder_entries(folder: Path) -> Iterator[InputEntry]:
                 check_link(relative, target, str(folder))
                 yield InputEntry(path=relative, kind=EntryKind.LINK, mode=0o777, target=target)
             elif stat.S_ISREG(mode):
-                if _CAPABILITY in os.listxattr(path):
-                    raise _privileged(relative, str(folder))
+                _require_unprivileged(path)
                 yield _file(
                     relative,
                     path.stat().st_size,
@@ -307,6 +308,17 @@ def _file(path: str, size_bytes: int, opener: Opener | None, *, is_executable: b
         size_bytes=size_bytes,
         open=opener,
     )
+
+
+def _require_unprivileged(path: Path) -> None:
+    try:
+        attributes = os.listxattr(path)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        return
+    if _CAPABILITY in attributes:
+        raise _privileged(path.name, str(path.parent))
 
 
 def _privileged(path: str, where: str) -> Refused:
