@@ -1,0 +1,419 @@
+"""Updates of trust from a medium: what is taken, and a refusal of its own for each way to cheat."""
+
+import json
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tuf.ngclient._internal import trusted_metadata_set
+
+from capsule.trust.medium import Medium
+from capsule.trust.updating import TrustFolder
+from capsule_manifest.digest import sha256_text
+from capsule_manifest.errors import CapsuleError, ExitCode
+from capsule_manifest.policy import encode_policy
+from support.trust_media import ALICE, BOB, CAROL, DAVE, NOW, pinned, policy, write
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Give tuf, which reads this machine's clock, the time that a test chooses."""
+    real = trusted_metadata_set.datetime
+
+    class Module:
+        timezone = real.timezone
+
+        class datetime(real.datetime):  # noqa: N801
+            moment = NOW
+
+            @classmethod
+            def now(cls, _tz=None):
+                return cls.moment
+
+    monkeypatch.setattr(trusted_metadata_set, "datetime", Module)
+
+    def set_to(moment):
+        Module.datetime.moment = moment
+        return moment
+
+    return set_to
+
+
+@pytest.fixture
+def world(tmp_path, clock):
+    return World(tmp_path, clock)
+
+
+class World:
+    """A medium that is carried, and a controller's trust folder that takes it."""
+
+    def __init__(self, folder, clock):
+        self.folder = folder
+        self.path = folder / "medium"
+        self.trust = pinned(folder / "trust", policy(1))
+        self.clock = clock
+
+    def write(self, wanted, signers=(ALICE, BOB), **how):
+        return write(self.path, wanted, signers, **how)
+
+    def update(self, now=NOW):
+        return self.trust.update(Medium(self.path), now=self.clock(now))
+
+    def copy(self, name):
+        shutil.copytree(self.path, self.folder / name)
+
+    def bring(self, name):
+        shutil.rmtree(self.path)
+        shutil.copytree(self.folder / name, self.path)
+
+
+@contextmanager
+def refused(error_id, code):
+    with pytest.raises(CapsuleError) as caught:
+        yield caught
+    assert (caught.value.error_id, caught.value.exit_code) == (error_id, code), caught.value
+
+
+def test_a_newer_policy_is_taken_and_the_same_medium_again_changes_nothing(world):
+    world.write(policy(2))
+    taken = world.update()
+    assert (taken.before, taken.policy) == (1, policy(2))
+    assert world.trust.policy() == policy(2)
+    again = world.update(NOW + DAY)
+    assert (again.before, again.policy) == (2, policy(2))
+    assert world.trust.accepted() == NOW + DAY
+
+
+def test_a_medium_written_anew_keeps_the_policy_and_is_fresh_for_longer(world):
+    world.write(policy(2))
+    world.update()
+    later = NOW + 20 * DAY
+    world.write(policy(2), now=later)
+    assert world.update(later).expires == later + 30 * DAY
+
+
+def test_the_trust_keys_change_hands_in_steps_and_one_who_missed_some_walks_them(world):
+    world.write(policy(2))
+    world.write(policy(3, trust=("bob", "carol")), (ALICE, BOB, CAROL))
+    world.write(policy(4, trust=("carol", "dave")), (BOB, CAROL, DAVE))
+    assert world.update().policy.version == 4
+    assert world.trust.policy().owners_of("trust") == {"carol", "dave"}
+
+
+def test_signatures_may_be_added_one_machine_at_a_time(world):
+    world.write(policy(2), (ALICE,))
+    with refused("trust-root-broken", ExitCode.INTEGRITY):
+        world.update()
+    Medium(world.path).add_signature(BOB)
+    assert world.update().policy == policy(2)
+
+
+def test_the_trusted_root_comes_with_the_policy_that_pins_it(world):
+    root = b'{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}'
+    wanted = replace(policy(2), trusted_root=sha256_text(root))
+    world.write(wanted, trusted_root=root)
+    world.update()
+    assert (world.trust.folder / "trusted_root.json").read_bytes() == root
+
+
+def test_a_stop_after_the_metadata_is_finished_by_the_same_update(world):
+    world.write(policy(2))
+    world.update()
+    (world.trust.folder / "policy.json").write_bytes(encode_policy(policy(1)))
+    (world.trust.folder / "accepted.json").unlink()
+    assert world.update().policy == policy(2)
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def an_older_medium(world):
+    world.write(policy(2))
+    world.copy("old")
+    world.write(policy(3))
+    world.update()
+    world.bring("old")
+
+
+def a_replayed_medium_of_the_same_policy(world):
+    world.write(policy(2))
+    world.copy("old")
+    world.write(policy(2), now=NOW + DAY)
+    world.update(NOW + DAY)
+    world.bring("old")
+
+
+def a_policy_rolled_back_under_fresh_metadata(world):
+    world.write(policy(3))
+    world.update()
+    for record in world.path.glob("policies/*"):
+        record.unlink()
+    world.write(policy(2))
+
+
+def metadata_of_one_export_and_policies_of_another(world):
+    world.write(policy(2))
+    world.copy("old")
+    world.write(policy(3))
+    shutil.copytree(world.folder / "old" / "policies", world.folder / "keep")
+    shutil.rmtree(world.path / "policies")
+    shutil.copytree(world.folder / "keep", world.path / "policies")
+
+
+def targets_of_another_export(world):
+    world.write(policy(2))
+    world.copy("old")
+    world.write(policy(3))
+    shutil.copy(world.folder / "old/metadata/targets.json", world.path / "metadata/targets.json")
+
+
+def a_snapshot_of_another_export(world):
+    world.write(policy(2))
+    world.copy("old")
+    world.write(policy(3))
+    shutil.copy(world.folder / "old/metadata/snapshot.json", world.path / "metadata")
+
+
+def a_changed_policy_file(world):
+    world.write(policy(2))
+    (world.path / "targets/policy.json").write_bytes(encode_policy(policy(9)))
+
+
+def one_of_two_signatures_on_the_targets(world):
+    world.write(policy(2))
+    world.update()
+    world.write(policy(3), (ALICE,))
+
+
+def one_of_two_signatures_on_the_policy(world):
+    world.write(policy(2))
+    for record in world.path.glob(f"policies/2-{BOB.public.short}.json"):
+        record.unlink()
+
+
+def both_of_alice(version):
+    shared = policy(version, trust=("alice", "bob", "carol"))
+    entry = replace(shared.keys[CAROL.public.keyid], owner="alice")
+    return replace(shared, keys={**shared.keys, CAROL.public.keyid: entry})
+
+
+def two_keys_of_one_owner(world):
+    world.write(policy(2))
+    world.write(both_of_alice(3), (ALICE, BOB))
+    world.update()
+    world.write(both_of_alice(4), (ALICE, CAROL))
+
+
+def a_root_by_strangers(world):
+    world.write(policy(2, trust=("carol", "dave")), (CAROL, DAVE))
+
+
+def a_root_that_the_one_before_did_not_sign(world):
+    world.write(policy(2))
+    world.update()
+    write(world.folder / "evil", policy(3, trust=("carol", "dave")), (CAROL, DAVE))
+    for name in ("timestamp.json", "snapshot.json", "targets.json"):
+        shutil.copy(world.folder / "evil/metadata" / name, world.path / "metadata" / name)
+    text = json.loads((world.folder / "evil/metadata/1.root.json").read_bytes())
+    text["signed"]["version"] = 2
+    (world.path / "metadata/2.root.json").write_text(json.dumps(text))
+
+
+def a_retired_trust_key(world):
+    world.write(policy(2))
+    world.write(policy(3, trust=("bob", "carol")), (ALICE, BOB, CAROL))
+    world.update()
+    medium = Medium(world.path)
+    wanted = policy(4, trust=("bob", "carol"))
+    medium.write(wanted, (BOB,), now=NOW, days=30, trusted_root=None)
+
+
+def a_lowered_floor(world):
+    world.write(replace(policy(2), release_counter_floor=0))
+
+
+def another_product(world):
+    world.write(replace(policy(2), product="acme/other"))
+
+
+def two_policies_under_one_number(world):
+    world.write(policy(2))
+    write(world.folder / "other", replace(policy(2), release_counter_floor=5))
+    for record in (world.folder / "other/policies").iterdir():
+        shutil.copy(record, world.path / "policies" / f"x{record.name}")
+
+
+def another_trusted_root(world):
+    world.write(replace(policy(2), trusted_root=sha256_text(b"{}")), trusted_root=b"{}")
+    (world.path / "targets/trusted_root.json").write_bytes(b"[]")
+
+
+def no_timestamp(world):
+    world.write(policy(2))
+    (world.path / "metadata/timestamp.json").unlink()
+
+
+def no_target(world):
+    world.write(policy(2))
+    (world.path / "targets/policy.json").unlink()
+
+
+def an_empty_medium(world):
+    world.path.mkdir()
+
+
+def a_timestamp_that_is_no_json(world):
+    world.write(policy(2))
+    (world.path / "metadata/timestamp.json").write_bytes(b"\xff{")
+
+
+def a_deep_timestamp(world):
+    world.write(policy(2))
+    (world.path / "metadata/timestamp.json").write_bytes(b"[" * 10_000)
+
+
+def a_huge_timestamp(world):
+    world.write(policy(2))
+    (world.path / "metadata/timestamp.json").write_bytes(b" " * 20_000)
+
+
+def a_link_out_of_the_medium(world):
+    world.write(policy(2))
+    (world.path / "metadata/timestamp.json").unlink()
+    (world.path / "metadata/timestamp.json").symlink_to("/etc/hostname")
+
+
+def a_root_that_is_a_snapshot(world):
+    world.write(policy(2))
+    shutil.copy(world.path / "metadata/snapshot.json", world.path / "metadata/1.root.json")
+
+
+def a_record_that_is_no_record(world):
+    world.write(policy(2))
+    (world.path / "policies/2-ffffffff.json").write_bytes(b"{}")
+
+
+def a_release_key_among_the_signers(world):
+    from capsule_manifest.envelope import encode_record, sign
+    from capsule_manifest.policy import POLICY_TYPE
+    from support.documents import RELEASE_KEY
+
+    world.write(policy(2))
+    record = sign(encode_policy(policy(2)), payload_type=POLICY_TYPE, signer=RELEASE_KEY)
+    for path in world.path.glob("policies/2-*"):
+        path.unlink()
+    (world.path / "policies/2-x.json").write_bytes(encode_record(record))
+
+
+INTEGRITY, DENIED, TIME = ExitCode.INTEGRITY, ExitCode.DENIED, ExitCode.TIME
+PARTIAL = ExitCode.TRANSFER_INCOMPLETE
+ROWS = [
+    (an_older_medium, "trust-rollback", DENIED, "older than what was accepted"),
+    (a_replayed_medium_of_the_same_policy, "trust-rollback", DENIED, "version 2 or higher"),
+    (a_policy_rolled_back_under_fresh_metadata, "policy-older", DENIED, "version 3 or higher"),
+    (metadata_of_one_export_and_policies_of_another, "trust-mixed", INTEGRITY, "name different"),
+    (targets_of_another_export, "trust-mixed", INTEGRITY, "several exports"),
+    (a_snapshot_of_another_export, "trust-mixed", INTEGRITY, "several exports"),
+    (a_changed_policy_file, "trust-mixed", INTEGRITY, "not the one that was signed"),
+    (one_of_two_signatures_on_the_targets, "trust-below-threshold", INTEGRITY, "too few"),
+    (one_of_two_signatures_on_the_policy, "policy-threshold-not-met", INTEGRITY, "1: alice"),
+    (two_keys_of_one_owner, "owner-counted-once", INTEGRITY, "1: alice"),
+    (a_root_by_strangers, "trust-root-broken", INTEGRITY, "pinned policy"),
+    (a_root_that_the_one_before_did_not_sign, "trust-root-broken", INTEGRITY, "the one before"),
+    (a_retired_trust_key, "trust-below-threshold", INTEGRITY, "too few"),
+    (a_lowered_floor, "policy-floor-lowered", DENIED, "lowers the floor"),
+    (another_product, "product-mismatch", DENIED, "another product"),
+    (two_policies_under_one_number, "policy-forked", INTEGRITY, "two contents"),
+    (another_trusted_root, "trust-mixed", INTEGRITY, "not the one that was signed"),
+    (no_timestamp, "trust-medium-incomplete", PARTIAL, "timestamp.json"),
+    (no_target, "trust-medium-incomplete", PARTIAL, "policy.json"),
+    (an_empty_medium, "trust-root-broken", INTEGRITY, "pinned policy"),
+    (a_timestamp_that_is_no_json, "trust-malformed", INTEGRITY, "can't be read"),
+    (a_deep_timestamp, "trust-malformed", INTEGRITY, "can't be read"),
+    (a_huge_timestamp, "trust-malformed", INTEGRITY, "can't be read"),
+    (a_link_out_of_the_medium, "trust-malformed", INTEGRITY, "something else than a file"),
+    (a_root_that_is_a_snapshot, "trust-malformed", INTEGRITY, "another role"),
+    (a_record_that_is_no_record, "document-invalid", INTEGRITY, "wrong value"),
+    (a_release_key_among_the_signers, "authority-denied", DENIED, "may not sign"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arrange", "error_id", "code", "words"), ROWS, ids=[row[0].__name__ for row in ROWS]
+)
+def test_a_medium_that_must_not_be_taken_is_refused_and_changes_nothing(
+    world, arrange, error_id, code, words
+):
+    arrange(world)
+    before = tree(world.trust.folder)
+    with refused(error_id, code) as caught:
+        world.update(NOW + DAY)
+    assert words in str(caught.value)
+    assert tree(world.trust.folder) == before
+
+
+def tree(folder):
+    return {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_every_refusal_of_the_table_that_must_differ_has_its_own_id():
+    named = {row[0].__name__: row[1] for row in ROWS}
+    kinds = [
+        named["an_older_medium"],
+        named["targets_of_another_export"],
+        named["one_of_two_signatures_on_the_targets"],
+        named["a_policy_rolled_back_under_fresh_metadata"],
+        named["a_root_by_strangers"],
+        named["two_keys_of_one_owner"],
+        "trust-expired",
+        "trust-clock-behind",
+    ]
+    assert len(set(kinds)) == len(kinds)
+
+
+# --- clocks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "error_id", "limit"),
+    [
+        (datetime(1970, 1, 1, tzinfo=UTC), "trust-clock-behind", "2026-11-28 12:00:00 UTC"),
+        (datetime(2099, 1, 1, tzinfo=UTC), "trust-expired", "2026-12-29 12:00:00 UTC"),
+        (NOW + 31 * DAY, "trust-expired", "2026-12-29 12:00:00 UTC"),
+    ],
+)
+def test_a_wrong_clock_or_a_frozen_medium_is_refused_with_both_times(world, now, error_id, limit):
+    world.write(policy(2))
+    with refused(error_id, TIME) as caught:
+        world.update(now)
+    assert limit in str(caught.value)
+    assert now.strftime("%Y-%m-%d %H:%M:%S UTC") in str(caught.value)
+
+
+def test_a_clock_that_went_back_since_the_last_update_is_refused(world):
+    world.write(policy(2))
+    world.update(NOW + DAY)
+    with refused("trust-clock-behind", TIME) as caught:
+        world.update(NOW)
+    assert "2026-11-30 12:00:00 UTC" in str(caught.value)
+    assert "2026-11-29 12:00:00 UTC" in str(caught.value)
+
+
+def test_a_policy_past_its_own_age_is_refused_as_expired(world):
+    world.write(replace(policy(2), max_age_s=3600))
+    with refused("trust-expired", TIME):
+        world.update()
+
+
+def test_nothing_is_taken_before_a_first_policy_was_pinned(tmp_path):
+    with refused("trust-not-pinned", ExitCode.USAGE):
+        TrustFolder(tmp_path / "none").update(Medium(tmp_path), now=NOW)
+
+
+def test_another_first_policy_is_not_pinned_over_the_one_that_holds(world):
+    with refused("policy-forked", INTEGRITY):
+        pinned(world.trust.folder, policy(2))
