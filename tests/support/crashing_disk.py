@@ -3,6 +3,9 @@
 `CrashingDisk` counts the primitives that write. When the count is reached it raises `Stopped`,
 which is no `Exception`, and from then on every write raises it again: clean-up code does nothing
 that a stopped program would not have done.
+
+With `watch` one run shows every such moment: it is called before the first write, in the middle of
+each write of bytes, and after each write, with the moment and what is written.
 """
 
 from collections.abc import Callable
@@ -30,10 +33,18 @@ class Stopped(BaseException):
 class CrashingDisk:
     """Pass everything to `disk` until the write number `stop_at`, counted from 1. 0 never stops."""
 
-    def __init__(self, disk: Disk, *, stop_at: int = 0, moment: Moment = Moment.BEFORE) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        stop_at: int = 0,
+        moment: Moment = Moment.BEFORE,
+        watch: Callable[[Moment, str], None] | None = None,
+    ) -> None:
         self._disk = disk
         self._stop_at = stop_at
         self._moment = moment
+        self._watch = watch
         self._is_stopped = False
         self.writes: list[str] = []
 
@@ -108,21 +119,44 @@ class CrashingDisk:
         self.step(f"sync {path} {why}", lambda: self._disk.sync_filesystem(path, why))
 
     def step(
-        self, where: str, action: Callable[[], None], half: Callable[[], None] | None = None
+        self,
+        where: str,
+        action: Callable[[], None],
+        halves: tuple[Callable[[], None], Callable[[], None]] | None = None,
     ) -> None:
-        """Count one write and do it, or stop; `half` is what stopping within it leaves done."""
+        """Count one write and do it, or stop; `halves` do the same in two pieces."""
         if self._is_stopped:
             raise Stopped(where)
         self.writes.append(where)
-        if self.count != self._stop_at:
+        if self.count == self._stop_at:
+            self._is_stopped = True
+            if self._moment is Moment.AFTER:
+                action()
+            elif self._moment is Moment.WITHIN and halves is not None:
+                halves[0]()
+            raise Stopped(f"{self._moment} write {self.count}: {where}")
+        if self._watch is None:
             action()
-            return
-        self._is_stopped = True
-        if self._moment is Moment.AFTER:
+        else:
+            self._show(where, action, halves, self._watch)
+
+    def _show(
+        self,
+        where: str,
+        action: Callable[[], None],
+        halves: tuple[Callable[[], None], Callable[[], None]] | None,
+        watch: Callable[[Moment, str], None],
+    ) -> None:
+        if self.count == 1:
+            # Before any other is the same as after the one before it.
+            watch(Moment.BEFORE, where)
+        if halves is None:
             action()
-        elif self._moment is Moment.WITHIN and half is not None:
-            half()
-        raise Stopped(f"{self._moment} write {self.count}: {where}")
+        else:
+            halves[0]()
+            watch(Moment.WITHIN, where)
+            halves[1]()
+        watch(Moment.AFTER, where)
 
 
 class _CrashingWriter:
@@ -132,11 +166,11 @@ class _CrashingWriter:
         self._path = path
 
     def write(self, data: bytes | memoryview) -> None:
-        half = bytes(data)[: len(data) // 2]
+        raw, half = bytes(data), len(data) // 2
         self._disk.step(
             f"write {self._path}",
             lambda: self._writer.write(data),
-            lambda: self._writer.write(half),
+            (lambda: self._writer.write(raw[:half]), lambda: self._writer.write(raw[half:])),
         )
 
     def fsync(self, why: str) -> None:

@@ -8,6 +8,9 @@ but a rename is never half done. `sync_filesystem` makes everything durable.
 `ModelDisk(skip={label})` ignores every fsync that gives this label as its `why`: a test that still
 passes then has not shown that the fsync is needed. `survivors` yields the disks that a power loss
 may leave.
+
+A copy shares every inode with its origin until one of them changes it: crash tests copy a disk
+after each of its writes.
 """
 
 import io
@@ -73,15 +76,19 @@ class ModelDisk:
         self.free_bytes = 2**40
         self.free_inodes = 2**20
         self._next = _ROOT + 1
+        # The inodes that no copy of this disk shares.
+        self._owned = {_ROOT}
 
     def fingerprint(self) -> int:
-        """Return a number that is equal for disks with equal names and bytes."""
-        return hash(self._content(_ROOT))
+        """Return a number that is equal for disks with equal names, bytes, modes and owners."""
+        return self._content(_ROOT)
 
     def copy(self) -> "ModelDisk":
         """Return an independent disk in the same state, without anybody's locks."""
         other = ModelDisk(skip=self.skip)
-        other.inodes = {number: inode.copy() for number, inode in self.inodes.items()}
+        other.inodes = dict(self.inodes)
+        other._owned = set()
+        self._owned = set()
         other.pending = list(self.pending)
         other.labels = self.labels
         other.free_bytes, other.free_inodes = self.free_bytes, self.free_inodes
@@ -133,9 +140,11 @@ class ModelDisk:
         return _ModelWriter(self, number)
 
     def grow(self, path: str, keep_bytes: int) -> Writer:
-        inode = self._file(path)
+        number = self._find(path)
+        inode = self.own(number)
+        assert inode.kind is FileKind.FILE, path
         inode.data = inode.data[:keep_bytes]
-        return _ModelWriter(self, self._find(path))
+        return _ModelWriter(self, number)
 
     def rename(self, source: str, target: str) -> None:
         number = self._find(source)
@@ -169,10 +178,10 @@ class ModelDisk:
         self._change((path, None))
 
     def chmod(self, path: str, mode: int) -> None:
-        self.inodes[self._find(path)].mode = mode
+        self.own(self._find(path)).mode = mode
 
     def chown(self, path: str, uid: int, gid: int) -> None:
-        inode = self.inodes[self._find(path)]
+        inode = self.own(self._find(path))
         inode.uid, inode.gid = uid, gid
 
     def fsync_dir(self, path: str, why: str) -> None:
@@ -195,8 +204,9 @@ class ModelDisk:
         for change in self.pending:
             self._settle(change)
         self.pending = []
-        for inode in self.inodes.values():
-            inode.durable = inode.data
+        for number, inode in list(self.inodes.items()):
+            if inode.kind is FileKind.FILE and inode.durable is not inode.data:
+                self.own(number).durable = inode.data
 
     def lock(self, path: str) -> Lock:
         if path in self.locked:
@@ -208,10 +218,20 @@ class ModelDisk:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _content(self, number: int) -> tuple[object, ...]:
+    def own(self, number: int) -> Inode:
+        """Return an inode to change: from now on it is this disk's alone."""
+        if number not in self._owned:
+            self.inodes[number] = self.inodes[number].copy()
+            self._owned.add(number)
+        return self.inodes[number]
+
+    def _content(self, number: int) -> int:
         inode = self.inodes[number]
-        held = tuple((name, self._content(inode.names[name])) for name in sorted(inode.names))
-        return (inode.data, inode.target, held)
+        own = (inode.data, inode.target, inode.mode, inode.uid, inode.gid, inode.links)
+        if inode.kind is not FileKind.DIRECTORY:
+            return hash(own)
+        held = frozenset((name, self._content(child)) for name, child in inode.names.items())
+        return hash((own, held))
 
     def _ignores(self, why: str) -> bool:
         self.labels.add(why)
@@ -221,6 +241,7 @@ class ModelDisk:
         number = self._next
         self._next += 1
         self.inodes[number] = inode
+        self._owned.add(number)
         self._change((path, number))
         return number
 
@@ -230,16 +251,16 @@ class ModelDisk:
             folder, name = self._place(path)
             entries.append((folder, name, number))
         for folder, name, number in entries:
-            names = self.inodes[folder].names
+            names = self.own(folder).names
             for other, step in ((names.get(name), -1), (number, 1)):
                 if other is not None:
-                    self.inodes[other].links += step
+                    self.own(other).links += step
             _put(names, name, number)
         self.pending.append(NameChange(tuple(entries)))
 
     def _settle(self, change: NameChange) -> None:
         for folder, name, number in change.entries:
-            _put(self.inodes[folder].durable_names, name, number)
+            _put(self.own(folder).durable_names, name, number)
 
     def _find(self, path: str) -> int:
         number = _ROOT
@@ -274,11 +295,11 @@ class _ModelWriter:
         self._number = number
 
     def write(self, data: bytes | memoryview) -> None:
-        self._disk.inodes[self._number].data += bytes(data)
+        self._disk.own(self._number).data += bytes(data)
 
     def fsync(self, why: str) -> None:
         if not self._disk._ignores(why):
-            inode = self._disk.inodes[self._number]
+            inode = self._disk.own(self._number)
             inode.durable = inode.data
 
     def close(self) -> None:
@@ -326,21 +347,23 @@ def survivors(disk: ModelDisk) -> Iterator[tuple[str, ModelDisk]]:
 
 def _survivor(disk: ModelDisk, kept: frozenset[int], data: str) -> ModelDisk:
     other = disk.copy()
-    for inode in other.inodes.values():
-        inode.names = dict(inode.durable_names)
-        if inode.kind is FileKind.FILE:
-            inode.data = _content(inode, data)
-            inode.durable = inode.data
-    for index in sorted(kept):
-        for folder, name, number in disk.pending[index].entries:
-            _put(other.inodes[folder].names, name, number)
-    for inode in other.inodes.values():
-        inode.durable_names = dict(inode.names)
-        inode.links = 0
-    for inode in other.inodes.values():
-        for number in inode.names.values():
-            other.inodes[number].links += 1
     other.pending = []
+    for number, inode in disk.inodes.items():
+        if inode.kind is FileKind.FILE and inode.durable is not inode.data:
+            left = other.own(number)
+            left.data = left.durable = _content(inode, data)
+    changed = {n for change in disk.pending for n, _, _ in change.entries}
+    changed |= {n for n, inode in disk.inodes.items() if inode.names != inode.durable_names}
+    names = {number: dict(disk.inodes[number].durable_names) for number in changed}
+    for index in sorted(kept):
+        for folder, name, child in disk.pending[index].entries:
+            _put(names[folder], name, child)
+    for number, left_names in names.items():
+        folder_left = other.own(number)
+        for children, step in ((folder_left.names, -1), (left_names, 1)):
+            for child in children.values():
+                other.own(child).links += step
+        folder_left.names, folder_left.durable_names = left_names, dict(left_names)
     return other
 
 
