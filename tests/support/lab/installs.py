@@ -51,7 +51,7 @@ _BUILDS = {
 
 _WATCH = """\
 import socket, sys, time
-port, until = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+port, until, every_s = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), float(sys.argv[3])
 last, longest = time.monotonic(), 0.0
 while time.monotonic() < until:
     try:
@@ -62,7 +62,7 @@ while time.monotonic() < until:
                 longest, last = max(longest, now - last), now
     except OSError:
         pass
-    time.sleep(0.002)
+    time.sleep(every_s)
 print(max(longest, time.monotonic() - last))
 """
 
@@ -118,12 +118,12 @@ class InstallHost:
         return self.drive("look")
 
     @contextmanager
-    def watch(self, seconds: float) -> Iterator[list[float]]:
-        """Ask the service every 2 ms for so long; the list then holds its longest silence, s."""
+    def watch(self, seconds: float, *, every_s: float = 0.002) -> Iterator[list[float]]:
+        """Ask the service again and again for so long; the list then holds its longest silence."""
         silences: list[float] = []
 
         def ask() -> None:
-            argv = ("python3", "-c", _WATCH, str(PORT), str(seconds))
+            argv = ("python3", "-c", _WATCH, str(PORT), str(seconds), str(every_s))
             silences.append(float(self.host.run(*argv, timeout_s=seconds + 30).stdout))
 
         watcher = threading.Thread(target=ask)

@@ -31,10 +31,9 @@ class Rows:
         """Add a row; it is good when both are equal, unless the caller says otherwise."""
         row = Row(case=case, expected=expected, got=got, ok=expected == got if ok is None else ok)
         self._rows.append(row)
-        if not self._as_json:
-            word = "ok" if row.ok else "NOT"
-            print(f"{word:4}{case}: {got}" + ("" if row.ok else f", expected {expected}"))
-            sys.stdout.flush()
+        word = "ok" if row.ok else "NOT"
+        line = f"{word:4}{case}: {got}" + ("" if row.ok else f", expected {expected}")
+        print(line, file=sys.stderr if self._as_json else sys.stdout, flush=True)
 
     def case(self, case: str, *, expected: str, run: Callable[[], str]) -> None:
         """Add the row of a case that says how it ended; that it broke is how it ended, too."""
