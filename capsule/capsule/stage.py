@@ -24,7 +24,7 @@ from capsule.session import Dialogue, HostSession
 from capsule.transport.base import Limits, Transport
 from capsule_manifest.canonical import encode
 from capsule_manifest.digest import ObjectId, blake3_text, sha256_text
-from capsule_manifest.errors import CapsuleError, Failed, Refused
+from capsule_manifest.errors import CapsuleError, Refused
 from capsule_manifest.keys import PublicKey, Signer
 from capsule_manifest.policy import Policy, encode_policy
 from capsule_manifest.release import Component, ComponentKind
@@ -37,6 +37,8 @@ _RECEIVE: Final = Limits(total_s=12 * 3600.0, idle_s=300.0)
 _BYTES_PER_S: Final = 50_000_000
 """What one stream carries, hashed and written on the other side; only for the estimate."""
 _FRAME_HEAD: Final = 36
+
+_NO_PROGRAM: Final = frozenset({"host-program-missing", "host-program-failed", "wire-malformed"})
 
 NO_EPOCH: Final = "none"
 """The epoch of work that belongs to no rollout."""
@@ -166,8 +168,9 @@ class Stager:
         wanted = self.runtimes.wanted(entry.platform)
         try:
             hello = session.hello()
-        except Failed as failure:
-            if failure.error_id != "host-program-missing":
+        except CapsuleError as failure:
+            # What lies there and can't answer is replaced, or no release could ever fix it.
+            if failure.error_id not in _NO_PROGRAM:
                 raise
             hello = None
         if hello is None or hello.runtime != wanted:

@@ -217,6 +217,17 @@ def test_what_a_host_refuses_arrives_under_its_own_id(bench):
     assert error_id(results["n1"]) == "host-error-unknown"
 
 
+@pytest.mark.parametrize("launcher", ["", "exit 1", "echo what"])
+def test_a_host_program_that_can_not_answer_is_replaced(bench, launcher):
+    bench.stager().run(("n1",))
+    [program] = (bench.tmp_path / "n1/opt/capsule/bin").iterdir()
+    program.write_text(f"#!/bin/sh\n{launcher}\n")
+    stager = bench.stager()
+    _, results = stager.run(("n1",))
+    assert isinstance(results["n1"], NodeStaged), results["n1"]
+    assert any("runtime" in what for what in bench.watch.met_with["n1"])
+
+
 def test_what_a_hosts_shell_prints_first_is_no_record(bench):
     bench.stager().run(("n1",))
     bench.behave("n1", noise=True)
