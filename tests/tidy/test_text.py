@@ -10,6 +10,7 @@ from support.sources import modules, text_of, tracked
 HOSTS = re.compile(
     r"(^|\.)(example(\.(com|org|net))?|test|invalid|localhost|in-toto\.io|slsa\.dev|spdx\.(dev|org)"
     r"|cyclonedx\.org|json-schema\.org|w3\.org|rfc-editor\.org|sigstore\.dev|keepachangelog\.com"
+    r"|token\.actions\.githubusercontent\.com|github\.com|gitlab\.com"  # issuers of identities
     r"|semver\.org|apache\.org|freedesktop\.org|opencontainers\.org|python\.org|schema\.org|\d+\.\d+\.\d+\.\d+|host|h)$"
 )
 # Written in pieces, so that this file passes its own test.

@@ -29,18 +29,35 @@ def identity_token(path: Path | None) -> "IdentityToken":
             and for a CI job that may not ask for one.
         Failed: `controller-disk`, `sigstore-unavailable`.
     """
-    from sigstore.oidc import IdentityToken, detect_credential
+    from sigstore.oidc import IdentityToken
 
     given, where = _given(path)
+    raw = given or _ambient()
+    if not raw:
+        raise Refused(
+            "token-missing",
+            "there is no identity to sign with",
+            expected=f"--identity-token, {TOKEN_VARIABLE}, or a CI system that offers one",
+        )
     with using_services(where):
-        raw = given or detect_credential()
-        if not raw:
+        return IdentityToken(raw)
+
+
+def _ambient() -> str | None:
+    """Ask the CI system; None outside of one."""
+    from sigstore.oidc import IdentityError, detect_credential
+
+    with using_services("the CI system"):
+        try:
+            return detect_credential()
+        except IdentityError as error:
+            # Its words are a page of advice; the cause is nearly always the same.
             raise Refused(
                 "token-missing",
-                "there is no identity to sign with",
-                expected=f"--identity-token, {TOKEN_VARIABLE}, or a CI system that offers one",
-            )
-        return IdentityToken(raw)
+                "the CI system gives this job no identity token",
+                expected="a job that may ask for one",
+                got=error,
+            ) from None
 
 
 def _given(path: Path | None) -> tuple[str, str]:

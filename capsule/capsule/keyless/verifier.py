@@ -7,10 +7,11 @@ match in both places where it is written, and the validity of each key at the si
 Source: Sigstore bundle v0.3; Sigstore client specification, section 4.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from capsule.keyless.boundary import proving
 from capsule.keyless.trusted_root import PinnedRoot, load_root
@@ -70,6 +71,11 @@ class SigstoreVerifier:
             )
             verifier = Verifier(trusted_root=self._root.at(times))
             payload_type, payload = verifier.verify_dsse(bundle, expected)
+            if len(times) > 1:
+                # The package is content with one proved time. Each that a bundle claims must hold
+                # alone, or a stamp by nobody would travel along as if it had been checked.
+                alone = Bundle.from_json(_without_promise(raw))
+                verifier.verify_dsse(alone, expected)
             certificate = _der(bundle.signing_certificate)
         return KeylessSignature(
             name=name,
@@ -112,6 +118,15 @@ def _check_shape(raw: bytes, where: str) -> int | None:
             expected="dsseEnvelope",
             where=where,
         )
+    signatures = bundle.nested("dsseEnvelope").items("signatures", lambda signature: signature)
+    if len(signatures) != 1:
+        raise Refused(
+            "keyless-malformed",
+            "an envelope must have exactly one signature",
+            expected=1,
+            got=len(signatures),
+            where=where,
+        )
     entries = bundle.nested("verificationMaterial").items("tlogEntries", lambda entry: entry)
     if len(entries) != 1:
         raise Refused(
@@ -131,11 +146,15 @@ def _check_shape(raw: bytes, where: str) -> int | None:
     return int(text)
 
 
-def _signed_times(bundle: "Bundle", promised_s: int | None, where: str) -> tuple[datetime, ...]:
-    """Return every time that the bundle claims; the package then proves at least one.
+def _without_promise(raw: bytes) -> bytes:
+    """Return a bundle of which `_check_shape` approved, without the log's promise."""
+    bundle: Any = json.loads(raw)
+    del bundle["verificationMaterial"]["tlogEntries"][0]["inclusionPromise"]
+    return json.dumps(bundle).encode()
 
-    A claimed time that is not proved can only narrow what counts as valid.
-    """
+
+def _signed_times(bundle: "Bundle", promised_s: int | None, where: str) -> tuple[datetime, ...]:
+    """Return every time that the bundle claims, the log's first. All are proved later."""
     times = [] if promised_s is None else [datetime.fromtimestamp(promised_s, tz=UTC)]
     data = bundle.verification_material.timestamp_verification_data
     stamps = data.rfc3161_timestamps if data else []
