@@ -57,7 +57,7 @@ from capsule.lane.proposals import (
 from capsule.lane.rows import rows_of
 from capsule.lane.state import Member, RolloutState, initial_state
 from capsule_manifest.digest import sha256_text
-from capsule_manifest.errors import Refused
+from capsule_manifest.errors import CapsuleError, Failed, Refused
 
 __all__ = ["Decision", "Driver", "Patience", "op_id_of"]
 
@@ -122,6 +122,8 @@ class Driver:
         self._stalled_ms: int | None = None
         self._settled: RolloutState | None = None
         self._is_fenced = False
+        self.refusal: Failed | None = None
+        """Why the ledger gave no new permit when it was last asked: its disk was full."""
         self.state: RolloutState = initial_state(plan)
 
     # --- what the shell calls -------------------------------------------------------------------
@@ -237,8 +239,9 @@ class Driver:
         """Leave no lease behind on a refusal: it would keep out whoever can go on."""
         try:
             yield
-        except Refused:
-            self._leave()
+        except CapsuleError as error:
+            if isinstance(error, Refused) or error.error_id == "ledger-full":
+                self._leave()
             raise
 
     def _read_back(self) -> None:
@@ -397,7 +400,15 @@ class Driver:
             events = propose_hold(self.state, foreign)
             if not events:
                 break
-            self._record(events)
+            try:
+                self._record(events)
+            except Failed as failure:
+                if failure.error_id != "ledger-full":
+                    raise
+                # What is under way needs the space that is left; a later look may find more.
+                self.refusal = failure
+                break
+            self.refusal = None
         if self.is_over:
             return
         self._settled = self.state
@@ -420,8 +431,11 @@ class Driver:
     def _park(self, now: int) -> None:
         if self._stalled_ms is None:
             self._stalled_ms = now
-        waiting_for_operator = not self.state.tally.outstanding and not can_admit(self.state)
-        if waiting_for_operator:
+        nothing_out = not self.state.tally.outstanding
+        if nothing_out and self.refusal is not None:
+            reason = "no space for new permits in the ledger"
+            self._record(propose_park(self.state, reason, code=self.refusal.exit_code))
+        elif nothing_out and not can_admit(self.state):
             self._record(propose_park(self.state, "only an operator's decisions remain"))
         elif now - self._stalled_ms >= self._patience.stall_ms:
             self._record(propose_park(self.state, "only unresolved permits remain"))

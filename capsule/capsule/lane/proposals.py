@@ -275,8 +275,14 @@ def propose_end(state: RolloutState) -> tuple[Event, ...]:
     return (Ended("every node is terminal", int(result_of(state))),)
 
 
-def propose_park(state: RolloutState, reason: str) -> tuple[Event, ...]:
-    """Return the parking of an epoch in which nothing moves by itself."""
+def propose_park(
+    state: RolloutState, reason: str, *, code: ExitCode = ExitCode.NODES_HELD
+) -> tuple[Event, ...]:
+    """Return the parking of an epoch in which nothing moves by itself.
+
+    `code` is what it ends with, unless some node doesn't serve: that is worth more.
+    """
     if state.tally.moving or state.epoch is EpochState.ENDED:
         return ()
-    return (Parked(reason, max(int(result_of(state)), int(ExitCode.NODES_HELD))),)
+    result = result_of(state)
+    return (Parked(reason, int(result if result is ExitCode.NOT_SERVING else code)),)
