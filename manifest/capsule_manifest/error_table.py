@@ -290,6 +290,22 @@ _BUILDER: dict[str, tuple[ExitCode, str]] = {
         "remove it and make it void, or name it in secret-waivers.toml with a reason and a day",
     ),
     "waivers-invalid": (ExitCode.USAGE, "correct secret-waivers.toml as the message says"),
+    "image-digest-mismatch": (
+        ExitCode.INTEGRITY,
+        "get the image again; if another one is meant, write its digest and lock again",
+    ),
+    "image-fetch-failed": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "see what skopeo says, log in with it if need be, and lock again",
+    ),
+    "image-malformed": (
+        ExitCode.INTEGRITY,
+        "make the image again with a tool that writes OCI layouts",
+    ),
+    "image-platform-missing": (
+        ExitCode.USAGE,
+        "name an image that is there for this platform, or limit the component's platforms",
+    ),
 }
 
 # --- host: stage -------------------------------------------------------------------------------
@@ -534,9 +550,55 @@ _CONTROLLER: dict[str, tuple[ExitCode, str]] = {
         ExitCode.TRANSFER_INCOMPLETE,
         "see that the host answers, then run the same command again",
     ),
-    "transport-unsupported": (
+}
+
+# --- SSH ---------------------------------------------------------------------------------------
+_SSH: dict[str, tuple[ExitCode, str]] = {
+    "connection-lost": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "run the same command again: it continues, and asks for what was ordered by its op id",
+    ),
+    "endpoint-invalid": (ExitCode.USAGE, "correct the node's address, user, key or jump chain"),
+    "host-key-changed": (
+        ExitCode.INTEGRITY,
+        "find out why: the host was reinstalled, or somebody stands between; only then pin anew",
+    ),
+    "ssh-auth-refused": (
         ExitCode.PREFLIGHT_REFUSED,
-        "give the node a folder on this machine, or use a version that has this transport",
+        "let authorized_keys hold the controller's key, or name another: CAPSULE_SSH_IDENTITY",
+    ),
+    "ssh-banner-invalid": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "see what answers at this address and port: `ssh -v -p PORT ADDRESS`",
+    ),
+    "ssh-client-missing": (ExitCode.INCOMPATIBLE, "install OpenSSH's client on the controller"),
+    "ssh-connect-deadline": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "see that the host is up and not frozen, then run the same command again",
+    ),
+    "ssh-jump-refused": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "see that the jump host reaches the next one and lets it be forwarded (AllowTcpForwarding)",
+    ),
+    "ssh-sessions-exhausted": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "raise MaxSessions in the host's sshd_config, or run again later",
+    ),
+    "ssh-start-deadline": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "see whether the user's shell start-up files wait for something, then run again",
+    ),
+    "ssh-start-failed": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "log in as this user and see what its shell start-up files do",
+    ),
+    "ssh-throttled": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "run again later; raise MaxStartups in sshd_config if it repeats",
+    ),
+    "sudo-refused": (
+        ExitCode.PREFLIGHT_REFUSED,
+        "let the user run sudo without a password (NOPASSWD), or connect as root",
     ),
 }
 
@@ -573,7 +635,10 @@ _LANE: dict[str, tuple[ExitCode, str]] = {
 
 # --- ledger ------------------------------------------------------------------------------------
 _LEDGER: dict[str, tuple[ExitCode, str]] = {
-    "epoch-unknown": (ExitCode.USAGE, "look at `capsule ledger show` for the epochs that there are"),
+    "epoch-unknown": (
+        ExitCode.USAGE,
+        "look at `capsule ledger show` for the epochs that there are",
+    ),
     "epoch-unfinished": (
         ExitCode.UNFINISHED_EPOCH,
         "adopt the named epoch or abort it: `capsule rollout adopt|abort`",
@@ -654,8 +719,7 @@ _POLICY: dict[str, tuple[ExitCode, str]] = {
     ),
     "policy-floor-lowered": (
         ExitCode.DENIED,
-        "keep the floor; to go back on purpose name the one capsule: `capsule trust edit "
-        "--allow-downgrade`",
+        "keep the floor; name the one capsule to go back to: `capsule trust revise --allow`",
     ),
     "policy-forked": (
         ExitCode.INTEGRITY,
@@ -770,6 +834,7 @@ ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     | _STAGE
     | _INSTALL
     | _CONTROLLER
+    | _SSH
     | _LANE
     | _LEDGER
     | _KEYLESS

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from capsule.builder.content_cache import ContentCache
+from capsule.builder.images.registry import ImageFetcher
 from capsule.builder.target import Target
 from capsule.builder.wheels import Wanted, unfit
 from capsule_manifest.errors import Failed
 
-__all__ = ["FolderFetcher", "NoFetcher", "cache_of", "pip_environment"]
+__all__ = ["FolderFetcher", "NoFetcher", "NoImages", "cache_of", "pip_environment"]
 
 
 class FolderFetcher:
@@ -59,14 +60,30 @@ class _Files:
         stream.write(self._files[url])
 
 
+class NoImages:
+    """No registry."""
+
+    def describe(self, name: str) -> bytes:
+        """Fail. See `ImageFetcher`."""
+        raise Failed("image-fetch-failed", "there is no network", where=name)
+
+    def fetch(self, name: str, digest: str, folder: Path) -> None:
+        """Fail. See `ImageFetcher`."""
+        raise Failed("image-fetch-failed", "there is no network", where=name)
+
+
 def cache_of(
-    folder: Path, index: Path | None = None, files: dict[str, bytes] | None = None
+    folder: Path,
+    index: Path | None = None,
+    files: dict[str, bytes] | None = None,
+    images: ImageFetcher | None = None,
 ) -> ContentCache:
-    """Return a cache in `folder` with these wheels and files to fetch; without any, no network."""
+    """Return a cache in `folder` with what may be fetched; without any, no network."""
     return ContentCache(
         folder,
         FolderFetcher(index) if index is not None else NoFetcher(),
         _Files(files) if files is not None else NoFetcher(),
+        images if images is not None else NoImages(),
     )
 
 

@@ -22,6 +22,7 @@ from capsule.builder.config_issues import Issue
 from capsule.builder.config_values import (
     FilesSource,
     GitSource,
+    ImageSource,
     ManagedFileSource,
     PathOrigin,
     RecoverySource,
@@ -220,6 +221,32 @@ class ToolDocument(_ComponentDocument):
         )
 
 
+class ImageDocument(_ComponentDocument):
+    """A component that is a container image."""
+
+    kind: Literal["image"]
+    layout: Path | None = None
+    reference: (
+        Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-zA-Z0-9._/:@-]{2,250}$")] | None
+    ) = None
+    digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.layout is None) == (self.reference is None):
+            raise ValueError("exactly one of layout, reference")
+        return self
+
+    def value(self, name: str) -> ImageSource:
+        return ImageSource(
+            name=name,
+            platforms=tuple(self.platforms),
+            layout=self.layout,
+            reference=self.reference,
+            digest=self.digest,
+        )
+
+
 class ProbeDocument(_Document):
     """An address that answers 200 when the unit serves."""
 
@@ -310,6 +337,7 @@ ComponentDocument = Annotated[
     SourceDocument
     | WheelsDocument
     | ToolDocument
+    | ImageDocument
     | ServiceDocument
     | FilesDocument
     | RecoveryDocument,

@@ -11,6 +11,7 @@ __all__ = [
     "ComponentSource",
     "FilesSource",
     "GitSource",
+    "ImageSource",
     "ManagedFileSource",
     "PathOrigin",
     "RecoverySource",
@@ -135,6 +136,27 @@ class RecoverySource:
     kind: ComponentKind = ComponentKind.RECOVERY
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSource:
+    """A container image: either `layout`, a path, or `reference`, a name in a registry.
+
+    `digest`, `sha256:<hex>` of a manifest or an index, fixes which one; None leaves it to the lock.
+    """
+
+    name: str
+    platforms: tuple[str, ...]
+    layout: str | None
+    reference: str | None
+    digest: str | None
+    kind: ComponentKind = ComponentKind.IMAGE
+
+
 ComponentSource = (
-    GitSource | WheelsSource | ToolSource | ServiceSource | FilesSource | RecoverySource
+    GitSource
+    | WheelsSource
+    | ToolSource
+    | ImageSource
+    | ServiceSource
+    | FilesSource
+    | RecoverySource
 )

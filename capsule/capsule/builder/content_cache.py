@@ -1,14 +1,14 @@
-"""Keep fetched wheels and files on this machine, each in a folder named by its SHA-256.
+"""Keep what was fetched on this machine, each file in a folder named by its SHA-256.
 
 The cache is no truth: every file is checked against its digest whenever it is taken out, so a torn
-or changed one is fetched again. Where content comes from is the business of two fetchers.
+or changed one is fetched again. Where content comes from is the business of three fetchers.
 """
 
 import hashlib
 import os
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -16,6 +16,7 @@ from urllib.error import HTTPError
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from capsule.builder.images.registry import ImageFetcher
 from capsule.builder.lockfile import ToolPin, WheelPin
 from capsule.builder.target import Target
 from capsule.builder.wheels import Wanted, check_file, make_pin
@@ -52,12 +53,45 @@ class FileFetcher(Protocol):
 
 
 class ContentCache:
-    """Wheels and files on this machine, each in a folder named by its SHA-256."""
+    """Wheels, files and layers on this machine, each in a folder named by its SHA-256."""
 
-    def __init__(self, folder: Path, wheels: WheelFetcher, files: FileFetcher) -> None:
+    def __init__(
+        self, folder: Path, wheels: WheelFetcher, files: FileFetcher, images: ImageFetcher
+    ) -> None:
+        self.images = images
         self._folder = folder
         self._wheels = wheels
         self._files = files
+
+    def kept(self, sha256: str) -> Path | None:
+        """Return the content with this digest, proved again, if it is here."""
+        path = self._folder / sha256 / "content"
+        return path if _is_content(path, sha256) else None
+
+    def obtain_content(self, sha256: str, write: Callable[[BinaryIO], None], *, where: str) -> Path:
+        """Return the content with this digest; have it written if it is not here.
+
+        Raises:
+            Refused: `image-digest-mismatch` when something else was written; what `write` raises.
+            Failed: `cache-failed`; what `write` raises.
+        """
+        path = self.kept(sha256)
+        if path is not None:
+            return path
+        with self.scratch() as scratch:
+            temporary = Path(scratch) / "content"
+            with temporary.open("xb") as stream:
+                write(stream)
+            got = _digest(temporary)
+            if got != sha256:
+                raise Refused(
+                    "image-digest-mismatch",
+                    "a layer has not the content that the image's configuration states",
+                    expected=f"sha256:{sha256}",
+                    got=f"sha256:{got}",
+                    where=where,
+                )
+            return self._keep(temporary, sha256, "content")
 
     def obtain_wheels(
         self, wanted: Sequence[Wanted], target: Target, *, base: Path
@@ -82,7 +116,7 @@ class ContentCache:
             else:
                 found[item.name] = kept
         if missing:
-            with self._scratch() as scratch:
+            with self.scratch() as scratch:
                 self._wheels.fetch(missing, target, Path(scratch))
                 for item, path in _assigned(missing, Path(scratch)):
                     found[item.name] = self._keep_wheel(item, path, target)
@@ -98,7 +132,7 @@ class ContentCache:
         name = "content"
         path = self._folder / sha256 / name
         if not _is_content(path, sha256):
-            with self._scratch() as scratch:
+            with self.scratch() as scratch:
                 temporary = Path(scratch) / name
                 with temporary.open("xb") as stream:
                     self._files.fetch(url, stream)
@@ -114,7 +148,12 @@ class ContentCache:
                 self._keep(temporary, sha256, name)
         return ToolPin(sha256=sha256, size_bytes=path.stat().st_size), path
 
-    def _scratch(self) -> "tempfile.TemporaryDirectory[str]":
+    def scratch(self) -> "tempfile.TemporaryDirectory[str]":
+        """Return a folder that goes when it is left.
+
+        Raises:
+            Failed: `cache-failed`.
+        """
         # In the cache, so that a finished file is moved and not copied.
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from capsule.builder.config import ReleaseSource, ToolSource, WheelOrigin
 from capsule.builder.content_cache import ContentCache
+from capsule.builder.images.component import fetch_images, pin_images
 from capsule.builder.lockfile import LockFile, ToolPin, WheelSet
 from capsule.builder.resolve import (
     Question,
@@ -63,6 +64,7 @@ def lock_release(
         wheels=wheels,
         runtime=runtime,
         tools=tools,
+        images=pin_images(release, cache, previous.images if previous else {}, report=report),
     )
     return previous if previous is not None and previous.has_pins_of(lock) else lock
 
@@ -92,7 +94,7 @@ def fetch_pins(
             report(component.name)
             tool_entries(component, release.folder, cache)
             count += 1
-    return count
+    return count + fetch_images(release, cache, lock.images, report=report)
 
 
 def _answer(question: Question, cache: ContentCache, previous: LockFile | None) -> WheelSet:

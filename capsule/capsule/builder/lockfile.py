@@ -20,7 +20,16 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from capsule_manifest.errors import Refused
 
-__all__ = ["LockFile", "ToolPin", "WheelPin", "WheelSet", "decode_lock", "encode_lock", "load_lock"]
+__all__ = [
+    "ImagePin",
+    "LockFile",
+    "ToolPin",
+    "WheelPin",
+    "WheelSet",
+    "decode_lock",
+    "encode_lock",
+    "load_lock",
+]
 
 _SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -63,14 +72,23 @@ class ToolPin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePin:
+    """The manifest of an image on one platform; `input_sha256` is of what release.toml asked."""
+
+    input_sha256: str
+    manifest_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LockFile:
-    """All pins. `wheels` is by component and platform, `runtime` by platform, `tools` by name."""
+    """All pins: `wheels` and `images` by component and platform, the others by one of the two."""
 
     locked_at: str
     locked_by: str
     wheels: Mapping[tuple[str, str], WheelSet] = field(default_factory=dict)
     runtime: Mapping[str, WheelSet] = field(default_factory=dict)
     tools: Mapping[str, ToolPin] = field(default_factory=dict)
+    images: Mapping[tuple[str, str], ImagePin] = field(default_factory=dict)
 
     def has_pins_of(self, other: "LockFile") -> bool:
         """Say whether both pin the same content, whenever and by whatever they were made."""
@@ -78,6 +96,7 @@ class LockFile:
             dict(self.wheels) == dict(other.wheels)
             and dict(self.runtime) == dict(other.runtime)
             and dict(self.tools) == dict(other.tools)
+            and dict(self.images) == dict(other.images)
         )
 
 
@@ -116,6 +135,11 @@ class _ToolDocument(_Document):
     size_bytes: Annotated[int, Field(ge=0)]
 
 
+class _ImageDocument(_Document):
+    input_sha256: Sha256
+    manifest_sha256: Sha256
+
+
 class _LockDocument(_Document):
     format: Literal[1]
     locked_at: Text
@@ -123,6 +147,7 @@ class _LockDocument(_Document):
     wheels: dict[str, dict[str, _SetDocument]] = Field(default_factory=dict)
     runtime: dict[str, _SetDocument] = Field(default_factory=dict)
     tools: dict[str, _ToolDocument] = Field(default_factory=dict)
+    images: dict[str, dict[str, _ImageDocument]] = Field(default_factory=dict)
 
 
 def load_lock(path: Path) -> LockFile:
@@ -173,6 +198,13 @@ def decode_lock(raw: bytes, *, where: str = "release.lock") -> LockFile:
         tools=MappingProxyType(
             {n: ToolPin(**item.model_dump()) for n, item in document.tools.items()}
         ),
+        images=MappingProxyType(
+            {
+                (component, platform): ImagePin(**item.model_dump())
+                for component, by_platform in document.images.items()
+                for platform, item in by_platform.items()
+            }
+        ),
     )
 
 
@@ -194,6 +226,13 @@ def encode_lock(lock: LockFile) -> bytes:
             f"[{_keys(('tools', name))}]",
             f"sha256 = {_text(tool.sha256)}",
             f"size_bytes = {tool.size_bytes}",
+        ]
+    for keys, image in sorted(lock.images.items()):
+        lines += [
+            "",
+            f"[{_keys(('images', *keys))}]",
+            f"input_sha256 = {_text(image.input_sha256)}",
+            f"manifest_sha256 = {_text(image.manifest_sha256)}",
         ]
     return ("\n".join(lines) + "\n").encode()
 

@@ -1,6 +1,6 @@
 """Turn the sources of `release.toml` and the pins of `release.lock` into component inputs.
 
-Only what comes from elsewhere is resolved here: git commits, wheels, tools and the host program.
+Only what comes from elsewhere is resolved here: commits, wheels, tools, images, the host program.
 Services, managed files and recovery material are read by their own modules. The network is reached
 only through the cache, and only for content that is pinned.
 """
@@ -26,6 +26,7 @@ from capsule.builder.config import (
 )
 from capsule.builder.content_cache import ContentCache
 from capsule.builder.git_source import open_work_tree, source_input
+from capsule.builder.images.component import image_inputs
 from capsule.builder.lockfile import LockFile, ToolPin, WheelPin, WheelSet
 from capsule.builder.model import ComponentInput, External, InputEntry
 from capsule.builder.pylock import parse_pylock
@@ -108,8 +109,9 @@ def resolve_release(
 
     Raises:
         Refused: `source-*`, `lock-stale`, `wheel-*`, `requirement-*`, `requirements-*`, `tool-*`,
-            `archive-refused`, `zip-refused`, `path-invalid`, `link-escapes`.
-        Failed: `source-git-failed`, `wheel-fetch-failed`, `url-fetch-failed`, `cache-failed`.
+            `archive-refused`, `zip-refused`, `image-*`, `path-invalid`, `link-escapes`.
+        Failed: `source-git-failed`, `wheel-fetch-failed`, `url-fetch-failed`,
+            `image-fetch-failed`, `cache-failed`.
     """
     source = open_work_tree(release.folder).source
     components: list[ComponentInput] = []
@@ -138,6 +140,7 @@ def resolve_release(
                 )
             )
     components += _from_wheels(release, lock, cache, report)
+    components += image_inputs(release, cache, lock.images, report=report)
     components.sort(key=lambda item: (item.name, item.platforms))
     return Resolved(source=source, components=tuple(components))
 

@@ -9,6 +9,7 @@ import click
 from capsule import __version__
 from capsule.builder.config import load_release
 from capsule.builder.content_cache import ContentCache, UrlFetcher, cache_folder
+from capsule.builder.images.registry import Skopeo
 from capsule.builder.lock import fetch_pins, lock_release
 from capsule.builder.lockfile import LockFile, encode_lock, load_lock
 from capsule.builder.pip_fetch import PipFetcher
@@ -65,14 +66,16 @@ def command(release_path: Path, *, fetch: bool, refresh: bool, as_json: bool) ->
 
 
 def content_cache() -> ContentCache:
-    """Return the cache of this user, with pip and HTTP behind it."""
+    """Return the cache of this user, with pip, HTTP and skopeo behind it."""
     environment = dict(os.environ)
-    return ContentCache(cache_folder(environment), PipFetcher(environment), UrlFetcher())
+    return ContentCache(
+        cache_folder(environment), PipFetcher(environment), UrlFetcher(), Skopeo(environment)
+    )
 
 
 def _count(lock: LockFile) -> int:
     sets = [*lock.wheels.values(), *lock.runtime.values()]
-    return sum(len(item.wheels) for item in sets) + len(lock.tools)
+    return sum(len(item.wheels) for item in sets) + len(lock.tools) + len(lock.images)
 
 
 def _report(name: str) -> None:

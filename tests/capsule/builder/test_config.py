@@ -150,7 +150,7 @@ def test_a_whole_release_becomes_values(tmp_path):
         ('glibc = "2.36"', "glibc = 2.36", "platforms.bookworm.glibc", "2.36"),
         ('python = "3.11"', 'python = "3.9"', "platforms.bookworm.python", "'3.9'"),
         ('"x86_64"', '"sparc"', "platforms.bookworm.machine", "'sparc'"),
-        ('kind = "source"', 'kind = "image"', "components.app.kind", "'image'"),
+        ('kind = "source"', 'kind = "picture"', "components.app.kind", "'picture'"),
         ('kind = "source"\n', "", "components.app.kind", "'nothing'"),
         ('path = "."', 'path = "/srv"', "components.app.path", "'/srv'"),
         ('path = "."', 'path = "a/../b"', "components.app.path", "'a/../b'"),

@@ -1,0 +1,1 @@
+"""Container images as inputs: read strictly, their layers uncompressed, the same for everyone."""
