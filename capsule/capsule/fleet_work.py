@@ -5,14 +5,15 @@ another; whatever leaves a node's thread is that node's result.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from functools import cache
 from typing import Final, TypeVar
 
 from capsule.transport.base import Transport
-from capsule.transport.local import LocalTransport
-from capsule_manifest.errors import CapsuleError, ExitCode, Failed, Refused
+from capsule.transport.connect import Connector, access_from
+from capsule_manifest.errors import CapsuleError, ExitCode, Failed
 from capsule_manifest.route import LANE_NODES_MAX, Endpoint
 
 __all__ = ["connect", "exit_code", "for_each_node"]
@@ -62,20 +63,17 @@ def exit_code(codes: Iterable[ExitCode]) -> ExitCode:
 
 
 def connect(endpoint: Endpoint, node: str) -> Transport:
-    """Return the transport to a frozen endpoint.
+    """Return the transport to a frozen endpoint. All of a process share one limit of handshakes.
 
     Raises:
-        Refused: `transport-unsupported` for a kind that this version can't reach.
+        Refused: `endpoint-invalid`; the node is in the message.
     """
-    if endpoint.kind == "local" and endpoint.root is not None:
-        return LocalTransport(Path(endpoint.root))
-    raise Refused(
-        "transport-unsupported",
-        "a node is reached in a way that this version does not have yet",
-        expected='a folder on this machine: local = "…"',
-        got=f"{endpoint.kind} to {endpoint.address}",
-        where=node,
-    )
+    return _connector()(endpoint, node)
+
+
+@cache
+def _connector() -> Connector:
+    return Connector(access_from(os.environ))
 
 
 def _internal(error: Exception, node: str) -> Failed:

@@ -6,6 +6,7 @@ value, what was expected and what was there; all of them are reported at once.
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -18,7 +19,7 @@ from pydantic import model_validator as validated
 from capsule.durable import read_bounded
 from capsule_manifest.canonical import JsonValue
 from capsule_manifest.errors import Refused
-from capsule_manifest.route import LANE_NODES_MAX, Endpoint, Waiver
+from capsule_manifest.route import CA_MARK, LANE_NODES_MAX, Endpoint, Hop, Waiver
 
 __all__ = ["Fleet", "FleetNode", "fleet_schema", "load_fleet", "read_fleet"]
 
@@ -29,6 +30,19 @@ _PERCENT = re.compile(r"(100|[1-9]?[0-9])%")
 _Name = Annotated[str, StringConstraints(pattern=_NAME)]
 _VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 _Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=1024)]
+_Address = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,252}|[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9]+)?)$"
+    ),
+]
+_User = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9._-]{0,62}$")]
+_Key = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9@.-]{1,64} [A-Za-z0-9+/]{4,16384}={0,2}( [^\x00-\x1f\x7f]*)?$"
+    ),
+]
 _Level = Literal["L0", "L1", "L2", "L3"]
 
 
@@ -100,34 +114,61 @@ class _FleetTable(_Strict):
     hub: _Line | None = Field(default=None, description="Address of the service nodes talk to.")
 
 
+class _JumpTable(_Strict):
+    address: _Address = Field(description="Host name or IP address.")
+    port: int = Field(default=22, ge=1, le=65535)
+    user: _User = Field(default="root", description="Who logs in; needs no rights but forwarding.")
+    host_key: _Key | None = Field(
+        default=None, description="The pinned host key in OpenSSH's public form."
+    )
+    host_ca: _Key | None = Field(
+        default=None, description="The authority whose host certificates are taken instead."
+    )
+
+    @validated(mode="after")
+    def _one_pin(self) -> Self:
+        _check_one_pin(self.host_key, self.host_ca)
+        return self
+
+
 class _NodeTable(_Strict):
     local: _Line | None = Field(
         default=None, description="A host that is a folder; relative to this file."
     )
-    address: _Line | None = Field(default=None, description="Host name or IP address, for SSH.")
+    address: _Address | None = Field(default=None, description="Host name or IP address, for SSH.")
     port: int = Field(default=22, ge=1, le=65535)
-    user: _Name | None = None
-    host_key: _Line | None = Field(
+    user: _User = Field(default="root", description="Who logs in; others than root use sudo -n.")
+    host_key: _Key | None = Field(
         default=None, description="The pinned host key in OpenSSH's public form."
     )
-    jump: tuple[_Line, ...] = ()
+    host_ca: _Key | None = Field(
+        default=None, description="The authority whose host certificates are taken instead."
+    )
+    jump: tuple[_Name, ...] = Field(
+        default=(), max_length=4, description="Names of [jumps.NAME] to go through, in order."
+    )
     role: _Name
     platform: _Name
     domain: _Name = Field(default="default", description="What fails together, such as a rack.")
-    lane: _Name = Field(description=f"Moves together; at most {LANE_NODES_MAX} nodes.")
+    lane: _Name | None = Field(
+        default=None,
+        description=f"Moves together; at most {LANE_NODES_MAX} nodes. Derived when left out.",
+    )
     vars: dict[_VariableName, _Line] = Field(
         default_factory=dict, description="Values for @{node.NAME} in units and managed files."
     )
 
     @validated(mode="after")
     def _one_endpoint(self) -> Self:
-        ssh = {"address", "port", "user", "host_key", "jump"} & self.model_fields_set
+        ssh = {"address", "port", "user", "host_key", "host_ca", "jump"} & self.model_fields_set
         if self.local is not None and ssh:
             message = f"local, or {', '.join(sorted(ssh))}, not both"
             raise ValueError(message)
-        if self.local is None and (self.address is None or self.host_key is None):
-            message = "local, or both address and host_key"
+        if self.local is None and self.address is None:
+            message = "local, or address"
             raise ValueError(message)
+        if self.local is None:
+            _check_one_pin(self.host_key, self.host_ca)
         if "id" in self.vars:
             message = "no variable named id: @{node.id} is the node's own"
             raise ValueError(message)
@@ -147,6 +188,9 @@ class _Document(_Strict):
         str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}/[a-z0-9][a-z0-9-]{0,62}$")
     ]
     fleet: _FleetTable
+    jumps: dict[_Name, _JumpTable] = Field(
+        default_factory=dict, description="Hosts that SSH goes through, each pinned like a node."
+    )
     nodes: dict[_Name, _NodeTable] = Field(min_length=1)
     waivers: tuple[_WaiverTable, ...] = ()
 
@@ -193,13 +237,17 @@ def read_fleet(raw: bytes, *, folder: Path, where: str) -> Fleet:
     except ValidationError as error:
         problem = _problems(error, where)
         raise problem from problem.__cause__
+    lanes = _lanes(document.nodes)
     return Fleet(
         product=document.product,
         floor=_floor(document.fleet.floor, len(document.nodes)),
         max_unavailable=document.fleet.max_unavailable,
         guard_min=document.fleet.guard_min,
         hub=document.fleet.hub,
-        nodes={name: _node(node, folder) for name, node in document.nodes.items()},
+        nodes={
+            name: _node(node, lanes[name], document.jumps, folder)
+            for name, node in document.nodes.items()
+        },
         waivers=tuple(
             Waiver(node=item.node, rule=item.rule, value=item.value, reason=item.reason)
             for item in document.waivers
@@ -207,7 +255,37 @@ def read_fleet(raw: bytes, *, folder: Path, where: str) -> Fleet:
     )
 
 
-def _node(table: _NodeTable, folder: Path) -> FleetNode:
+def _check_one_pin(host_key: str | None, host_ca: str | None) -> None:
+    if (host_key is None) == (host_ca is None):
+        message = "with an address either host_key or host_ca"
+        raise ValueError(message)
+
+
+def _pin(table: _NodeTable | _JumpTable) -> str:
+    """Return the pin as the route has it, without the comment: it is not part of the identity."""
+    mark = CA_MARK if table.host_ca is not None else ""
+    return mark + " ".join((table.host_ca or table.host_key or "").split(" ")[:2])
+
+
+def _lanes(nodes: Mapping[str, _NodeTable]) -> Mapping[str, str]:
+    """Return each node's lane: the given one, or one derived from its failure domain.
+
+    Nodes without a lane are cut, in the order of their ids, into lanes of eight called `DOMAIN-1`,
+    `DOMAIN-2`, …: what fails together moves together, and the same inventory gives the same lanes.
+    """
+    lanes: dict[str, str] = {}
+    derived: dict[str, int] = {}
+    for name, node in sorted(nodes.items()):
+        if node.lane is not None:
+            lanes[name] = node.lane
+            continue
+        index = derived.setdefault(node.domain, 0)
+        derived[node.domain] += 1
+        lanes[name] = f"{node.domain}-{index // LANE_NODES_MAX + 1}"
+    return lanes
+
+
+def _node(table: _NodeTable, lane: str, jumps: Mapping[str, _JumpTable], folder: Path) -> FleetNode:
     if table.local is not None:
         endpoint = Endpoint(kind="local", root=str((folder / table.local).resolve()))
     else:
@@ -216,17 +294,21 @@ def _node(table: _NodeTable, folder: Path) -> FleetNode:
             address=table.address,
             port=table.port,
             user=table.user,
-            host_key=table.host_key,
-            jump=table.jump,
+            host_key=_pin(table),
+            jump=tuple(_hop(jumps[name]) for name in table.jump),
         )
     return FleetNode(
         role=table.role,
         platform=table.platform,
         domain=table.domain,
-        lane=table.lane,
+        lane=lane,
         endpoint=endpoint,
         vars=dict(table.vars),
     )
+
+
+def _hop(table: _JumpTable) -> Hop:
+    return Hop(address=table.address, port=table.port, user=table.user, host_key=_pin(table))
 
 
 def _floor(floor: int | str, nodes: int) -> int:
@@ -247,13 +329,12 @@ def _contradictions(document: _Document) -> list[str]:
             f"fleet.floor: less than the {len(document.nodes)} nodes there are, "
             "or none of them could ever be stopped"
         )
-    lanes: dict[str, int] = {}
-    for node in document.nodes.values():
-        lanes[node.lane] = lanes.get(node.lane, 0) + 1
+    found += _lane_contradictions(document.nodes)
     found += [
-        f"nodes: at most {LANE_NODES_MAX} nodes in lane {lane!r}, there are {count}"
-        for lane, count in sorted(lanes.items())
-        if count > LANE_NODES_MAX
+        f"nodes.{name}.jump: the name of a table [jumps.NAME], not {jump!r}"
+        for name, node in document.nodes.items()
+        for jump in node.jump
+        if jump not in document.jumps
     ]
     places: dict[str, str] = {}
     for name, node in document.nodes.items():
@@ -265,6 +346,24 @@ def _contradictions(document: _Document) -> list[str]:
         f"waivers[{index}].node: a node of this inventory, not {waiver.node!r}"
         for index, waiver in enumerate(document.waivers)
         if waiver.node not in document.nodes
+    ]
+    return found
+
+
+def _lane_contradictions(nodes: Mapping[str, _NodeTable]) -> list[str]:
+    lanes = _lanes(nodes)
+    counts = Counter(lanes.values())
+    found = [
+        f"nodes: at most {LANE_NODES_MAX} nodes in lane {lane!r}, there are {count}"
+        for lane, count in sorted(counts.items())
+        if count > LANE_NODES_MAX
+    ]
+    given = {node.lane for node in nodes.values()}
+    # A node that slips into somebody's own lane would be stopped with it.
+    found += [
+        f"nodes.{name}.lane: a lane, because the derived {lanes[name]!r} is one of your own"
+        for name, node in nodes.items()
+        if node.lane is None and lanes[name] in given
     ]
     return found
 

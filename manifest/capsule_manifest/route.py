@@ -17,9 +17,11 @@ from capsule_manifest.fields import Object, root_object
 from capsule_manifest.keys import PublicKey, b64decode, b64encode, public_key
 
 __all__ = [
+    "CA_MARK",
     "GUARD_LEVELS",
     "ROUTE_TYPE",
     "Endpoint",
+    "Hop",
     "Route",
     "RouteNode",
     "Waiver",
@@ -32,15 +34,26 @@ ROUTE_TYPE: Final = "application/vnd.capsule.route.v1+json"
 ROUTE_LIMITS: Final = Limits(size_bytes_max=8 * 1024 * 1024, depth_max=8)
 GUARD_LEVELS: Final = ("L0", "L1", "L2", "L3")
 LANE_NODES_MAX: Final = 8
+CA_MARK: Final = "@cert-authority "
 NODE_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """A host that SSH goes through. `host_key` is as in `Endpoint`."""
+
+    address: str
+    port: int
+    user: str
+    host_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """How a host is reached. `local` uses `root` only; `ssh` everything but `root`.
 
-    `host_key` is the pinned key in OpenSSH's public form; `jump` lists node-like addresses, in
-    order.
+    `host_key` is the pinned key in OpenSSH's public form; with `CA_MARK` before it, the authority
+    whose host certificates are taken. `jump` lists the hosts to go through, in order, each pinned.
     """
 
     kind: str
@@ -49,7 +62,7 @@ class Endpoint:
     port: int = 22
     user: str | None = None
     host_key: str | None = None
-    jump: tuple[str, ...] = ()
+    jump: tuple[Hop, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +200,15 @@ def _node(node: RouteNode) -> JsonValue:
             "port": endpoint.port,
             "user": endpoint.user,
             "host_key": endpoint.host_key,
-            "jump": list(endpoint.jump),
+            "jump": [
+                {
+                    "address": hop.address,
+                    "port": hop.port,
+                    "user": hop.user,
+                    "host_key": hop.host_key,
+                }
+                for hop in endpoint.jump
+            ],
         },
     }
 
@@ -214,10 +235,21 @@ def _read_endpoint(item: Object) -> Endpoint:
         port=item.integer("port", least=1, most=65535),
         user=item.optional_text("user"),
         host_key=item.optional_text("host_key"),
-        jump=item.texts("jump"),
+        jump=item.items("jump", _read_hop),
     )
     item.end()
     return endpoint
+
+
+def _read_hop(item: Object) -> Hop:
+    hop = Hop(
+        address=item.text("address"),
+        port=item.integer("port", least=1, most=65535),
+        user=item.text("user"),
+        host_key=item.text("host_key"),
+    )
+    item.end()
+    return hop
 
 
 def _read_controller(item: Object) -> PublicKey:

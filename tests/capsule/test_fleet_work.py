@@ -1,5 +1,7 @@
 import threading
 
+import pytest
+
 from capsule.fleet_work import connect, for_each_node
 from capsule.transport.local import LocalTransport
 from capsule_manifest.errors import ExitCode, Failed, Refused
@@ -51,7 +53,22 @@ def test_no_node_at_all_is_no_error():
     assert for_each_node([], Refused) == {}
 
 
-def test_a_folder_is_reached_and_ssh_is_refused_by_name(tmp_path):
+def test_the_endpoint_decides_how_a_node_is_reached(tmp_path):
     assert isinstance(connect(Endpoint(kind="local", root=str(tmp_path)), "n1"), LocalTransport)
-    with fails_with("transport-unsupported"):
-        connect(Endpoint(kind="ssh", address="192.0.2.1", host_key="k"), "n1")
+    way = connect(Endpoint(kind="ssh", address="192.0.2.1", host_key="ssh-ed25519 AAAA"), "n1")
+    assert (way.root, way.place) == ("", "root@192.0.2.1:22")
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        Endpoint(kind="local"),
+        Endpoint(kind="ssh", address="-oProxyCommand=x", host_key="ssh-ed25519 AAAA"),
+        Endpoint(kind="ssh", address="x", host_key="k"),
+        Endpoint(kind="ssh", address="x", host_key="ssh-ed25519 AAAA\nHost *"),
+        Endpoint(kind="ssh", address="x", user="a b", host_key="ssh-ed25519 AAAA"),
+    ],
+)
+def test_a_way_that_could_change_the_clients_configuration_is_refused(endpoint):
+    with fails_with("endpoint-invalid"):
+        connect(endpoint, "n1")

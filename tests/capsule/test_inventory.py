@@ -4,6 +4,7 @@ import pytest
 
 from capsule.inventory import fleet_schema, load_fleet, read_fleet
 from capsule_manifest.errors import Refused
+from capsule_manifest.route import Hop
 from support.formats import refused
 
 TEXT = """\
@@ -13,6 +14,10 @@ product = "acme/hello"
 [fleet]
 floor = 1
 max_unavailable = 1
+
+[jumps.bastion]
+address = "bastion.example"
+host_ca = "ssh-ed25519 BBBB the authority"
 
 [nodes.n1]
 local = "hosts/n1"
@@ -26,7 +31,7 @@ address = "192.0.2.7"
 port = 2222
 user = "deploy"
 host_key = "ssh-ed25519 AAAA"
-jump = ["bastion.example"]
+jump = ["bastion"]
 role = "web"
 platform = "bookworm"
 domain = "rack2"
@@ -66,7 +71,15 @@ def test_an_inventory_is_read_into_values(tmp_path):
     assert fleet.nodes["n1"].domain == "default"
     ssh = fleet.nodes["n2"].endpoint
     assert (ssh.address, ssh.port, ssh.user) == ("192.0.2.7", 2222, "deploy")
-    assert ssh.jump == ("bastion.example",)
+    assert ssh.host_key == "ssh-ed25519 AAAA"
+    assert ssh.jump == (
+        Hop(
+            address="bastion.example",
+            port=22,
+            user="root",
+            host_key="@cert-authority ssh-ed25519 BBBB",
+        ),
+    )
     assert fleet.waivers[0].value == "L0"
 
 
@@ -110,6 +123,15 @@ def test_a_floor_in_percent_is_rounded_up(tmp_path, floor, nodes):
         ('value = "L0"', 'value = "L9"', "waivers[0].value"),
         ('reason = "a folder has no network namespace"', 'reason = ""', "waivers[0].reason"),
         ('product = "acme/hello"', 'product = "hello"', "product"),
+        ('jump = ["bastion"]', 'jump = ["bastions"]', "nodes.n2.jump"),
+        ('jump = ["bastion"]', 'jump = "bastion"', "nodes.n2.jump"),
+        ('host_key = "ssh-ed25519 AAAA"', 'host_key = "AAAA"', "nodes.n2.host_key"),
+        ('host_key = "ssh-ed25519 AAAA"', "", "nodes.n2"),
+        ('user = "deploy"', 'host_ca = "ssh-ed25519 CCCC"', "nodes.n2"),
+        ('user = "deploy"', 'user = "-l x"', "nodes.n2.user"),
+        ('address = "192.0.2.7"', 'address = "-oProxyCommand=x"', "nodes.n2.address"),
+        ('address = "bastion.example"', 'address = "a b"', "jumps.bastion.address"),
+        ("host_ca =", "host_kay =", "jumps.bastion"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_path(tmp_path, old, new, place):
@@ -131,6 +153,26 @@ def test_a_lane_of_nine_nodes_is_refused(tmp_path):
     )
     found = problems(TEXT + nodes, tmp_path)
     assert "at most 8 nodes in lane 'a', there are 9" in found[0]
+
+
+def test_lanes_that_are_not_given_follow_from_the_failure_domains(tmp_path):
+    nodes = "".join(
+        f'[nodes.{domain}{index:02}]\nlocal = "{domain}{index}"\nrole = "r"\nplatform = "p"\n'
+        f'domain = "{domain}"\n'
+        for domain, count in (("east", 17), ("west", 3))
+        for index in reversed(range(count))
+    )
+    fleet = read(TEXT + nodes, tmp_path)
+    assert fleet.selected(lane="east-1", nodes=()) == tuple(f"east{i:02}" for i in range(8))
+    assert fleet.selected(lane="east-2", nodes=()) == tuple(f"east{i:02}" for i in range(8, 16))
+    assert fleet.selected(lane="east-3", nodes=()) == ("east16",)
+    assert fleet.selected(lane="west-1", nodes=()) == ("west00", "west01", "west02")
+    assert fleet.nodes["n1"].lane == "a"
+
+
+def test_a_derived_lane_never_mixes_with_a_given_one(tmp_path):
+    text = TEXT.replace('lane = "b"', "").replace('lane = "a"', 'lane = "rack2-1"')
+    assert "nodes.n2.lane" in problems(text, tmp_path)[0]
 
 
 def test_two_nodes_in_one_folder_are_refused(tmp_path):

@@ -19,7 +19,7 @@ from capsule_manifest.release import (
     Source,
     Unit,
 )
-from capsule_manifest.route import Endpoint, Route, RouteNode, Waiver
+from capsule_manifest.route import Endpoint, Hop, Route, RouteNode, Waiver
 from capsule_manifest.statements import ReleaseClaim, release_statement
 from support.signing import FixedSigner
 
@@ -145,7 +145,9 @@ def make_route() -> Route:
                     address="192.0.2.7",
                     user="root",
                     host_key="ssh-ed25519 AAAA",
-                    jump=("bastion",),
+                    jump=(
+                        Hop(address="192.0.2.1", port=22, user="jump", host_key="ssh-ed25519 BBBB"),
+                    ),
                 ),
                 node_key=None,
                 vars={},

@@ -22,19 +22,29 @@ _READ_BYTES: Final = 256 * 1024
 _WRITE_BYTES: Final = 64 * 1024
 _BUFFER_BYTES_MAX: Final = 64 * 1024 * 1024
 _STDERR_TAIL_BYTES: Final = 8 * 1024
+_NOISE_BYTES_MAX: Final = 64 * 1024
 _END_S: Final = 2.0
 
 
 class ProcessChannel:
     """Move bytes to and from `process`, which has three pipes; implements `Channel`."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", *, place: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        *,
+        place: str,
+        limits: Limits,
+        grace_s: float = _END_S,
+    ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
         self._place = place
         self._limits = limits
+        self._grace_s = grace_s
+        self._before = bytearray()
         self._started = time.monotonic()
         self._moved = self._started
         self._input = process.stdin
@@ -47,6 +57,45 @@ class ProcessChannel:
         for descriptor in self._outputs:
             self._selector.register(descriptor, selectors.EVENT_READ)
         self._open = set(self._outputs)
+
+    def skip_past(self, mark: bytes, *, limits: Limits) -> bytes | None:
+        """Discard output up to the end of `mark` and return what was before; None without `mark`.
+
+        From then on the clock starts anew and `limits` hold: they are the program's, not those of
+        the way to it. Errors that were printed until then are discarded too.
+
+        Raises:
+            Failed: `transport-deadline`.
+            Refused: `wire-malformed` for more than 64 KiB before `mark`.
+        """
+        seen = self._before
+        while (at := seen.find(mark)) < 0:
+            data = self.read()
+            if not data:
+                return None
+            seen += data
+            if len(seen) > _NOISE_BYTES_MAX and mark not in seen:
+                raise Refused(
+                    "wire-malformed",
+                    "a host sends too much before the program starts",
+                    expected=f"at most {_NOISE_BYTES_MAX} bytes",
+                    got=bytes(seen[:80]).decode("utf-8", errors="backslashreplace"),
+                    where=self._place,
+                )
+        self._outputs[self._stdout][:0] = seen[at + len(mark) :]
+        self._outputs[self._stderr].clear()
+        self._limits = limits
+        self._started = self._moved = time.monotonic()
+        del seen[at:]
+        return bytes(seen)
+
+    def noise(self) -> str:
+        """Return what the host printed before the mark."""
+        return self._before.decode("utf-8", errors="backslashreplace")
+
+    def stderr_tail(self) -> str:
+        """Return the end of what was printed to standard error so far."""
+        return bytes(self._outputs[self._stderr]).decode("utf-8", errors="backslashreplace")
 
     def write(self, data: bytes | memoryview) -> bool:
         """Send all of `data`, reading meanwhile; False once the program no longer reads."""
@@ -100,8 +149,7 @@ class ProcessChannel:
         # A process that the program left behind may keep stderr open: what is there now counts.
         while self._stderr in self._open and self._step(wait=False):
             pass
-        tail = bytes(self._outputs[self._stderr]).decode("utf-8", errors="replace")
-        return Ended(exit_code=code, stderr_tail=tail)
+        return Ended(exit_code=code, stderr_tail=self.stderr_tail())
 
     def __enter__(self) -> Self:
         """Return the channel itself."""
@@ -125,7 +173,7 @@ class ProcessChannel:
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, number)
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=_END_S)
+                self._process.wait(timeout=self._grace_s if number is None else _END_S)
                 return
 
     def _send(self, data: memoryview) -> int | None:
@@ -173,7 +221,7 @@ class ProcessChannel:
     def _late(self) -> Failed:
         took = time.monotonic() - self._started
         idle = time.monotonic() - self._moved
-        tail = bytes(self._outputs[self._stderr]).decode("utf-8", errors="replace").strip()
+        tail = self.stderr_tail().strip()
         return Failed(
             "transport-deadline",
             "the host did not answer in time",
