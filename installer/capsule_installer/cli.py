@@ -29,12 +29,15 @@ VERBS: Final[Mapping[str, tuple[str, str, str]]] = {
     "follow": ("op_verbs", "follow", "Tell how an op goes until it ends."),
     "gc": ("collect", "command", "Remove generations and objects that nothing needs."),
     "hello": ("hello", "command", "Say who and how this host is."),
+    "identity": ("surfaces", "command", "Say everything that says what this host runs."),
     "install": ("op_verbs", "install", "Take a signed order and carry it out."),
+    "query": ("query", "command", "Record a controller's fence and say what is known of an op."),
     "receipts": ("receipts_verb", "command", "List and verify what this host did."),
     "receive": ("receive", "command", "Take a capsule and stage it."),
     "rollback": ("op_verbs", "rollback", "Return to the previous generation."),
     "status": ("status", "command", "Show what is installed, staged, held and open."),
     "supervise": ("op_verbs", "supervise_verb", ""),
+    "trust": ("trust_verb", "command", "Show what this host trusts, or take the next policy."),
     "verify": ("verify_host", "command", "Hash everything again against what was signed."),
 }
 """Verb to module of this package, click command in it, and one line of help; "" hides a verb."""

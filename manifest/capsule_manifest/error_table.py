@@ -717,6 +717,7 @@ _POLICY: dict[str, tuple[ExitCode, str]] = {
         ExitCode.INTEGRITY,
         "give the trusted root that belongs to this policy; `capsule trust update` brings both",
     ),
+    "owner-mismatch": (ExitCode.DENIED, "sign with this owner's own key, or name its real owner"),
     "policy-floor-lowered": (
         ExitCode.DENIED,
         "keep the floor; name the one capsule to go back to: `capsule trust revise --allow`",

@@ -20,7 +20,13 @@ from capsule_manifest.keys import KeyId, b64decode, b64encode
 from capsule_manifest.policy import POLICY_TYPE, Authority, Policy, decode_policy, encode_policy
 from capsule_manifest.signers import policy_key
 
-__all__ = ["decode_policy_update", "encode_policy_update", "next_policy", "verify_signed_policy"]
+__all__ = [
+    "UPDATE_LIMITS",
+    "decode_policy_update",
+    "encode_policy_update",
+    "next_policy",
+    "verify_signed_policy",
+]
 
 UPDATE_SCHEMA: Final = "capsule-policy-update/1"
 UPDATE_LIMITS: Final = Limits(size_bytes_max=16 * 1024 * 1024, depth_max=3, values_max=1024)
@@ -89,7 +95,8 @@ def verify_signed_policy(
     Raises:
         Refused: `policy-older`, `product-mismatch`, `policy-floor-lowered`,
             `policy-threshold-not-met`, `owner-counted-once`, or, when there is one signature only,
-            the reason that it was not counted: `key-unknown`, `key-revoked`, `authority-denied`, `signature-*`.
+            the reason that it was not counted: `key-unknown`, `key-revoked`, `authority-denied`,
+            `signature-*`.
     """
     where = f"{where}, policy version {offered.version}"
     if offered.version <= current.version:

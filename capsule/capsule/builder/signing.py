@@ -7,13 +7,15 @@ from pathlib import Path
 from capsule.durable import read_bounded, replace_file
 from capsule_manifest.digest import CapsuleId
 from capsule_manifest.envelope import IN_TOTO, encode_bundle, sign
-from capsule_manifest.errors import Failed
-from capsule_manifest.keys import Signer
+from capsule_manifest.errors import Failed, Refused
+from capsule_manifest.keys import PublicKey, Signer
 from capsule_manifest.packing import PACKING_LIMITS, decode_packing
+from capsule_manifest.policy import Authority, Policy
 from capsule_manifest.release import RELEASE_LIMITS, capsule_id, decode_release
+from capsule_manifest.signers import SignedStatement, policy_key
 from capsule_manifest.statements import ReleaseClaim, packing_statement, release_statement
 
-__all__ = ["Statements", "put_signature", "read_statements", "sign_directory"]
+__all__ = ["Statements", "check_owner", "put_signature", "read_statements", "sign_directory"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,27 @@ def put_signature(folder: Path, name: str, bundle: bytes) -> Path:
     path.parent.mkdir(exist_ok=True)
     replace_file(path, bundle, mode=0o644)
     return path
+
+
+def check_owner(policy: Policy, key: PublicKey, owner: str, folder: Path) -> None:
+    """Check that a signature by `key` would count as `owner`'s voice for the capsule in `folder`.
+
+    Raises:
+        Refused: `key-unknown`, `key-revoked`, `authority-denied`, `owner-mismatch`,
+            `key-outside-window`; what `decode_release` raises.
+        Failed: `capsule-incomplete`, `controller-disk`.
+    """
+    policy_key(policy, Authority.RELEASE, key.keyid, str(folder))
+    entry = policy.keys[key.keyid]
+    if entry.owner != owner:
+        raise Refused(
+            "owner-mismatch", "a key belongs to another owner",
+            expected=f"a key of {owner}", got=f"key {key.short} of {entry.owner}", where=folder,
+        )  # fmt: skip
+    release = decode_release(_read(folder / "capsule.json", RELEASE_LIMITS.size_bytes_max))
+    SignedStatement(
+        owner=owner, counter_from=entry.counter_from, counter_to=entry.counter_to, payload=b""
+    ).check_window(release.release_counter, str(folder))
 
 
 def _read(path: Path, size_bytes_max: int) -> bytes:

@@ -6,7 +6,9 @@ from pathlib import Path
 import click
 
 from capsule.builder.keyfile import load_signer
-from capsule.builder.signing import sign_directory
+from capsule.builder.opened import open_capsule
+from capsule.builder.signing import check_owner, sign_directory
+from capsule.builder.verify import verify_capsule
 from capsule.cli.controller import read_policy
 from capsule.cli.keyless import keyless_verifier, trusted_root_option
 from capsule.cli.output import json_option, print_json, print_pairs
@@ -31,6 +33,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--policy", "policy_path", type=_FILE,
     help="The hosts' trust policy: a keyless signature is written only if it counts there.",
 )  # fmt: skip
+@click.option(
+    "--as", "owner", metavar="OWNER",
+    help="Counter-sign as this owner of --policy; refused if the key is not his.",
+)  # fmt: skip
+@click.option(
+    "--vouched-by", "origin", type=_FILE, metavar="POLICY",
+    help="Check every byte under this policy first: the one of where the capsule comes from.",
+)  # fmt: skip
 @trusted_root_option
 @click.option(
     "--trust-config", "trust_config", type=_FILE,
@@ -45,6 +55,8 @@ def command(
     folder: Path,
     key_path: Path | None,
     policy_path: Path | None,
+    owner: str | None,
+    origin: Path | None,
     trusted_root_path: Path | None,
     trust_config: Path | None,
     token_path: Path | None,
@@ -55,6 +67,10 @@ def command(
     """Add a release and a packing signature. The capsule's id does not change."""
     if keyless == (key_path is not None):
         raise click.UsageError("give either --key or --keyless")
+    if origin is not None:
+        vouching = read_policy(origin)
+        verifier = keyless_verifier(vouching, origin, trusted_root_path)
+        verify_capsule(open_capsule(folder), vouching, report=_report, keyless=verifier)
     if keyless:
         if policy_path is None:
             raise click.UsageError("--keyless needs --policy, the trust policy that hosts have")
@@ -64,6 +80,10 @@ def command(
         return
     assert key_path is not None, "one of the two is given"
     signer = load_signer(key_path)
+    if owner is not None:
+        if policy_path is None:
+            raise click.UsageError("--as needs --policy, the trust policy that names the owner")
+        check_owner(read_policy(policy_path), signer.public, owner, folder)
     capsule = sign_directory(folder, signer)
     if as_json:
         print_json({"capsule": capsule, "key": signer.public.short})
@@ -127,3 +147,7 @@ def _sign_keyless(
     )
     if refusal:
         click.echo(f"  next: {refusal.advice}", err=True)
+
+
+def _report(name: str) -> None:
+    click.echo(f"verify: {name}", err=True)

@@ -1,12 +1,30 @@
-"""`capsule trust`: make or show a trust policy."""
+"""`capsule trust`: make and show a trust policy; its later life is in `trust_change`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from capsule.builder.keyfile import OwnedKey, load_public_key
 from capsule.cli.controller import read_policy
-from capsule.cli.output import json_option, print_heading, print_json, print_pairs, print_table
+from capsule.cli.output import (
+    count_text,
+    json_option,
+    print_heading,
+    print_json,
+    print_pairs,
+    print_table,
+)
+from capsule.cli.trust_change import CHANGES
+from capsule.cli.trust_text import (
+    DAY_S,
+    age_text,
+    digest_of_root,
+    named_identities,
+    signer_rows,
+    time_text,
+)
+from capsule.clock import utc_now
 from capsule.durable import publish_once
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.errors import Refused
@@ -26,7 +44,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.group(name="trust", epilog="Example: capsule trust show trust.json")
 def command() -> None:
-    """Make or show a trust policy."""
+    """Make, show, change and update a trust policy."""
+
+
+for _name, _change in CHANGES.items():
+    command.add_command(_change, _name)
 
 
 @command.command(
@@ -51,6 +73,21 @@ def command() -> None:
     "--floor", type=click.IntRange(min=0), default=0, show_default=True,
     help="The lowest release counter that hosts may install.",
 )  # fmt: skip
+@click.option(
+    "--trust-threshold", type=click.IntRange(min=1), default=1, show_default=True,
+    help="How many owners must sign the next policy.",
+)  # fmt: skip
+@click.option(
+    "--identity", "identities", type=(str, str, str), multiple=True,
+    metavar="OWNER ISSUER SAN", help="A keyless signer of releases, by its exact names.",
+)  # fmt: skip
+@click.option(
+    "--trusted-root", type=_FILE, help="The Sigstore root file that keyless signers need."
+)
+@click.option(
+    "--max-age-days", type=click.IntRange(min=1),
+    help="After so many days the policy shows as stale, and no update takes it.",
+)  # fmt: skip
 @click.option("--output", "-o", type=_FILE, required=True, help="The policy's file.")
 def init(
     product: str,
@@ -59,6 +96,10 @@ def init(
     trust: tuple[Path, ...],
     threshold: int,
     floor: int,
+    trust_threshold: int,
+    identities: tuple[tuple[str, str, str], ...],
+    trusted_root: Path | None,
+    max_age_days: int | None,
     output: Path,
 ) -> None:
     """Write a first policy from public keys. Each key serves one authority only."""
@@ -77,12 +118,19 @@ def init(
             for keys in named.values()
             for owned in keys
         },
-        release=_rule(named[Authority.RELEASE], threshold),
+        identities=named_identities(identities, counter_from=1),
+        release=replace(
+            _rule(named[Authority.RELEASE], threshold),
+            identities=tuple(sorted(named_identities(identities, counter_from=1))),
+        ),
         route=_rule(named[Authority.ROUTE], 1),
-        trust=_rule(named[Authority.TRUST], 1),
+        trust=_rule(named[Authority.TRUST], trust_threshold),
         release_counter_floor=floor,
         revoked_capsules=frozenset(),
         revoked_keys=frozenset(),
+        trusted_root=None if trusted_root is None else digest_of_root(trusted_root),
+        issued_s=int(utc_now().timestamp()),
+        max_age_s=None if max_age_days is None else max_age_days * DAY_S,
     )
     check_policy(policy, str(output))
     raw = encode_policy(policy)
@@ -99,25 +147,23 @@ def init(
 def show(path: Path, *, as_json: bool) -> None:
     """Show whom a policy trusts with what."""
     policy = read_policy(path)
-    rows = [
-        {
-            "key": item.key.short,
-            "owner": item.owner,
-            "authority": str(policy.authority_of(keyid) or "none"),
-            "counters": f"{item.counter_from} to {item.counter_to or 'any'}",
-            "state": "revoked" if keyid in policy.revoked_keys else "valid",
-        }
-        for keyid, item in policy.keys.items()
-    ]
+    now = utc_now()
+    rows = signer_rows(policy)
     if as_json:
         print_json(
             {
                 "product": policy.product,
                 "version": policy.version,
                 "digest": sha256_text(encode_policy(policy)),
+                "issued": time_text(policy.issued_s),
+                "stale": policy.stale_s(int(now.timestamp())) is not None,
                 "release_threshold": policy.release.threshold,
+                "trust_threshold": policy.trust.threshold,
                 "release_counter_floor": policy.release_counter_floor,
                 "revoked_capsules": sorted(policy.revoked_capsules),
+                "revoked_certificates": sorted(policy.revoked_certificates),
+                "downgrades": {item.capsule: item.reason for item in policy.downgrades},
+                "trusted_root": policy.trusted_root,
                 "keys": rows,
             }
         )
@@ -127,14 +173,23 @@ def show(path: Path, *, as_json: bool) -> None:
             ("product", policy.product),
             ("version", str(policy.version)),
             ("digest", sha256_text(encode_policy(policy))),
-            ("release threshold", f"{policy.release.threshold} owners"),
+            ("issued", age_text(policy, now)),
+            ("release threshold", count_text(policy.release.threshold, "owner")),
+            ("trust threshold", count_text(policy.trust.threshold, "owner")),
             ("lowest counter", str(policy.release_counter_floor)),
-            ("revoked capsules", str(len(policy.revoked_capsules))),
+            ("revoked", count_text(len(policy.revoked_capsules), "capsule") + ", "
+             + count_text(len(policy.revoked_certificates), "certificate")),
+            ("trusted root", policy.trusted_root or "none: keyless signatures don't count"),
         ]
-    )
-    print_heading("Keys")
+    )  # fmt: skip
+    print_heading("Signers")
     headers = ("key", "owner", "authority", "counters", "state")
     print_table(headers, [[row[name] for name in headers] for row in rows])
+    if policy.downgrades:
+        print_heading("May be installed below the floor")
+        print_table(
+            ("capsule", "reason"), [(item.capsule, item.reason) for item in policy.downgrades]
+        )
 
 
 def _rule(keys: list[OwnedKey], threshold: int) -> AuthorityRule:
