@@ -16,7 +16,23 @@ from capsule.lane.ports import HostStep
 from sim.host import Host
 from sim.hub import Hub
 
-__all__ = ["Auditor"]
+__all__ = ["INVARIANTS", "Auditor"]
+
+INVARIANTS = (
+    "never more permits out than max_unavailable, nor more of a domain than its cap",
+    "no stop without a permit, no order without its intent, no hold without its permit",
+    "the floor holds whenever an op takes a node down",
+    "an aborted or skipped node is never stopped, nor one with work on it",
+    "a committed node is never disturbed",
+    "every stop is bounded by D1 and R of its own host's clock, whatever the fleet's size",
+    "a node is committed only with its host's outcome, and both agree at the end",
+    "no identity is lost, no hold left behind, nobody away at the end",
+    "after a failed canary no node is taken",
+    "one bad node leaves the nodes of all other lanes committed",
+    "every epoch ends or parks in bounded time once faults end",
+    "a fleet without a healthy node is installed and fixed forward",
+)
+"""What `Auditor` and `sim.fleet` assert; a test holds each to a mutation or a scripted run."""
 
 CANARIES = 3
 _ENDED = frozenset({NodeState.COMMITTED, NodeState.HELD, NodeState.SKIPPED})

@@ -1,7 +1,8 @@
 """Run the simulator: `tests/sim/run.py [--epochs N --nodes M] [--seed S] [--incident] [--json]`.
 
 Without `--epochs` both standard sizes run: 10,000 epochs of 50 nodes and 20 of 5,000. Every broken
-invariant is printed with the seed that repeats it: `--seed S --epochs 1 --nodes M`.
+invariant is printed with the seed that repeats it: `--seed S --epochs 1 --nodes M`. How far it is
+goes to stderr. `--list` prints what is checked, and the mutations that have to be caught.
 """
 
 import argparse
@@ -15,10 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / part) for part in ("tests", "manifest", "installer", "capsule")]
 
+from sim.audit import INVARIANTS  # noqa: E402
 from sim.fleet import Result, run_epoch  # noqa: E402
 
 STANDARD = ((10_000, 50), (20, 5_000))
 PROCESSES = 2
+TOLD_EVERY_S = 10
 
 
 def run_one(work: tuple[int, int, str | None]) -> Result:
@@ -32,7 +35,7 @@ def run_many(work: list[tuple[int, int, str | None]], processes: int) -> Iterabl
         yield from map(run_one, work)
         return
     with ProcessPoolExecutor(processes) as pool:
-        # The big ones last and alone: a chunk of them would leave the other process idle.
+        # The big ones alone: a chunk of them would leave the other process idle.
         yield from pool.map(run_one, work, chunksize=1 if len(work) < 100 else 25)
 
 
@@ -45,7 +48,7 @@ def simulate(
     until_broken: bool = False,
 ) -> dict[str, object]:
     """Run `sizes`, pairs of epochs and nodes, and return the summary."""
-    began = time.monotonic()
+    began = told = time.monotonic()
     seeds = events = committed = 0
     window_ms_max = 0
     violations: list[str] = []
@@ -63,6 +66,14 @@ def simulate(
             ]
             if violations and until_broken:
                 break
+            if time.monotonic() - told > TOLD_EVERY_S:
+                told = time.monotonic()
+                print(
+                    f"{result.seed - first_seed + 1:,} of {epochs:,} epochs of {nodes:,} nodes, "
+                    f"{len(violations)} violations, {told - began:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
     return {
         "seeds": seeds,
         "epochs": seeds,
@@ -76,6 +87,21 @@ def simulate(
     }
 
 
+def tell_what_is_checked(*, as_json: bool) -> int:
+    """Print the invariants and the named mutations."""
+    from sim.mutations import MUTATIONS
+
+    mutations = {mutation.name: mutation.seeds_max for mutation in MUTATIONS}
+    if as_json:
+        print(json.dumps({"invariants": list(INVARIANTS), "mutations": mutations}))
+        return 0
+    print("checked after every event, or at the end of every epoch:")
+    print("\n".join(f"  {text}" for text in INVARIANTS))
+    print("mutations, each caught within so many seeds of 16 nodes:")
+    print("\n".join(f"  {seeds:4} {name}" for name, seeds in mutations.items()))
+    return 0
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int)
@@ -85,8 +111,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--until-broken", action="store_true", help="stop at the first violation")
     parser.add_argument("--processes", type=int, default=PROCESSES)
     parser.add_argument("--incident", action="store_true", help="replay the incident, old and new")
+    parser.add_argument("--list", action="store_true", help="print invariants and mutations")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
+    if options.list:
+        return tell_what_is_checked(as_json=options.json)
     if options.incident:
         from sim.incident import replay
 

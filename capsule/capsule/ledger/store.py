@@ -51,6 +51,8 @@ class SqlLedger:
         self._engine = engine
         self._lease_ms = lease_ms
         self._reserve = reserve
+        self.fence_floor = 0
+        """The least fence of the next lease: hosts may know a higher one than this ledger."""
 
     @property
     def engine(self) -> Engine:
@@ -95,6 +97,7 @@ class SqlLedger:
                     where=scope,
                 )
             fence = 1 + (row.fence if row else _highest_rebuilt(connection))
+            fence = max(fence, self.fence_floor)
             values = {
                 "holder": holder, "fence": fence, "expires_ms": now_ms + self._lease_ms,
             }  # fmt: skip
@@ -153,8 +156,11 @@ class SqlLedger:
             Failed: `ledger-unavailable`; `ledger-full`, for new permits and new epochs already when
                 the reserve is not whole.
         """
-        if self._reserve is not None and (rows.taken or rows.opened):
-            self._reserve.require()
+        if rows.taken or rows.opened:
+            # The reserve is for those that are out: nothing new is paid from it.
+            if self._reserve is not None:
+                self._reserve.require()
+            return self._append(lease, stream, expected_seq, events, rows)
         return self._with_reserve(lambda: self._append(lease, stream, expected_seq, events, rows))
 
     def _append(
