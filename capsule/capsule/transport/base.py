@@ -36,7 +36,10 @@ QUICK: Final = Limits(total_s=30.0, idle_s=15.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a program ended. `exit_code` is negative for a signal; `stderr_tail` is for people."""
+    """How a program ended; `stderr_tail` is for people.
+
+    For a signal, `exit_code` is negative, or over SSH 128 and the signal's number.
+    """
 
     exit_code: int
     stderr_tail: str
@@ -49,7 +52,7 @@ class Channel(Protocol):
         """Send all of `data`, reading meanwhile; False once the program no longer reads.
 
         Raises:
-            Failed: `transport-deadline`, `host-unreachable`.
+            Failed: `transport-deadline`.
         """
         ...
 
@@ -65,7 +68,7 @@ class Channel(Protocol):
         """Wait for output and return it; empty at its end.
 
         Raises:
-            Failed: `transport-deadline`, `host-unreachable`.
+            Failed: `transport-deadline`.
         """
         ...
 
@@ -73,7 +76,7 @@ class Channel(Protocol):
         """Discard further output, wait for the end and say how it was.
 
         Raises:
-            Failed: `transport-deadline`, `host-unreachable`.
+            Failed: `transport-deadline`; over SSH `connection-lost`.
         """
         ...
 
@@ -87,7 +90,10 @@ class Channel(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the program if it still runs, and free everything."""
+        """Close the program's pipes, end it if it is within reach, and free everything.
+
+        Over SSH what heeds no closed pipe is ended by the host itself, soon after `total_s`.
+        """
         ...
 
 
@@ -110,6 +116,7 @@ class Transport(Protocol):
         A program that is not there ends with `EXIT_NOT_FOUND`.
 
         Raises:
-            Failed: `host-unreachable`.
+            Failed: `host-unreachable`; over SSH also the ids that `openssh` lists.
+            Refused: over SSH `host-key-changed`, `ssh-auth-refused`, `sudo-refused`.
         """
         ...

@@ -186,7 +186,10 @@ def remote_command(argv: Sequence[str], *, user: str, limits: Limits, mark: str)
     environment = [f"{name}={value}" for name, value in HOST_ENVIRONMENT.items()]
     seconds = ceil(limits.total_s) + _KILL_S
     # The mark comes in two halves, so that an echo of this command is not taken for it.
-    script = 'cd / && umask 022 && printf "%s%s\\n" "$1" "$2" && shift 2 && exec "$@"'
+    # The shell stays, so that a program that a signal ended has an exit code (128 and more): SSH
+    # clients can't tell the signal itself from a lost connection.
+    start = 'cd / && umask 022 && printf "%s%s\\n" "$1" "$2" && shift 2 || exit 126'
+    script = start + '; "$@"; exit $?'
     bounded = ["env", "-i", *environment, "timeout", "-k", str(_KILL_S), str(seconds), *argv]
     half = len(mark) // 2
     words = ["/bin/sh", "-c", script, "capsule", mark[:half], mark[half:], *bounded]

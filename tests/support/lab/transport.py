@@ -1,36 +1,24 @@
-"""The OpenSSH of this machine as a way to a lab host, without the product's own transport."""
+"""The product's own way to a lab host, with the lab's key."""
 
-import shlex
-import subprocess
-from collections.abc import Sequence
-
-from capsule.transport.base import Limits
-from capsule.transport.local import HOST_ENVIRONMENT
-from capsule.transport.process import ProcessChannel
+from capsule.transport.handshakes import Handshakes
+from capsule.transport.openssh import OpensshTransport
+from capsule.transport.ssh_entry import Access
+from capsule_manifest.route import Endpoint
 from support.lab.host import LabHost
 
 __all__ = ["SshTransport"]
 
 
-class SshTransport:
-    """Run host programs over SSH as root; implements `Transport`."""
-
-    root = ""
+class SshTransport(OpensshTransport):
+    """Run host programs over SSH as the lab's user; implements `Transport`."""
 
     def __init__(self, host: LabHost) -> None:
-        self._host = host
-        self.place = host.address
-
-    def open(self, argv: Sequence[str], *, limits: Limits) -> ProcessChannel:
-        """Start `argv` on the host with a fixed environment."""
-        clean = ["env", "-i", *(f"{name}={value}" for name, value in HOST_ENVIRONMENT.items())]
-        process = subprocess.Popen(
-            # sshd hands one string to a shell: joined once, by the one quoting function.
-            self._host.ssh(shlex.join([*clean, *argv])),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
+        endpoint = Endpoint(
+            kind="ssh",
+            address=host.address,
+            port=host.port,
+            user=host.user,
+            host_key=host.host_key,
         )
-        return ProcessChannel(process, place=self.place, limits=limits)
+        access = Access(identity=str(host.client_key))
+        super().__init__(endpoint, access=access, handshakes=Handshakes())
