@@ -52,7 +52,7 @@ def source_of(named: str) -> str:
     text = (TESTS / path).read_text()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.name == function:
-            first = min(item.lineno for item in [node, *node.decorator_list])
+            first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
             return "\n".join(text.splitlines()[first - 1 : node.end_lineno])
     return ""
 
