@@ -20,7 +20,7 @@ from capsule.ledger.store import SqlLedger
 from capsule.ledger.tables import leases
 from capsule_manifest.errors import ExitCode, Failed, Refused
 from support.memory_ledger import MemoryLedger
-from support.postgres import Cluster, find_server
+from support.postgres import Cluster, running_cluster
 
 NODES = ("n1", "n2", "n3")
 STARTED = Started(plan="sha256:" + "a" * 64, fence=1)
@@ -65,21 +65,9 @@ def sql(address: str) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    programs = find_server()
-    if programs is None:
-        pytest.skip("not run, needs a PostgreSQL server")
-    home = tmp_path_factory.mktemp("pg")
-    # The server's own account must reach its folder; pytest makes the parents private.
-    for parent in (home.parent, home.parent.parent, home.parent.parent.parent):
-        if parent.name.startswith(("pytest-", "popen-")):
-            parent.chmod(parent.stat().st_mode | 0o011)
-    made = Cluster(programs, home)
-    try:
-        made.create()
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

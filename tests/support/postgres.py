@@ -4,11 +4,15 @@ import os
 import pwd
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["Cluster", "find_server"]
+import pytest
+
+__all__ = ["Cluster", "find_server", "running_cluster"]
 
 _WAIT_S = 60
 
@@ -89,3 +93,20 @@ class Cluster:
         if os.geteuid() != 0:
             return program
         return ["setpriv", f"--reuid={self._user}", "--regid=postgres", "--init-groups", *program]
+
+
+@contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    """Start a server in a folder of its own; where there is none, skip the test."""
+    programs = find_server()
+    if programs is None:
+        pytest.skip("not run, needs a PostgreSQL server")
+    # Not below pytest's folder, which every new run makes private again: the server's own account
+    # has to reach this one.
+    with tempfile.TemporaryDirectory(prefix="capsule-pg-") as home:
+        made = Cluster(programs, Path(home))
+        try:
+            made.create()
+            yield made
+        finally:
+            made.close()
