@@ -2,25 +2,65 @@
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from capsule.transport.base import EXIT_NOT_FOUND, Limits
+from capsule.transport.fabric_ssh import FabricTransport
+from capsule.transport.handshakes import Handshakes
 from capsule.transport.local import LocalTransport
+from capsule.transport.openssh import OpensshTransport
 from capsule_manifest.errors import Failed
+from support.sshd import SSHD, Keys, SshServer
 
+SSH_TRANSPORTS = {
+    "openssh": partial(OpensshTransport, handshakes=Handshakes()),
+    "fabric": partial(FabricTransport, handshakes=Handshakes()),
+}
 LIMITS = Limits(total_s=20.0, idle_s=10.0)
 
 
-@pytest.fixture(params=["local"])
+needs_sshd = pytest.mark.skipif(SSHD is None, reason="sshd is not installed")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sshd")
+    with SshServer(folder / "host", Keys(folder)) as server:
+        yield server
+
+
+@pytest.fixture(
+    params=[
+        "local",
+        pytest.param("openssh", marks=needs_sshd),
+        pytest.param("fabric", marks=needs_sshd),
+    ]
+)
 def transport(request, tmp_path):
-    assert request.param == "local"
-    return LocalTransport(tmp_path)
+    if request.param == "local":
+        yield LocalTransport(tmp_path)
+        return
+    server = request.getfixturevalue("server")
+    way = SSH_TRANSPORTS[request.param](server.endpoint(), access=server.keys.access())
+    yield way
+    if isinstance(way, FabricTransport):
+        way.close()
 
 
 def python(text):
     return [sys.executable, "-I", "-S", "-c", text]
+
+
+def wait_for(condition, seconds):
+    """Return whether `condition` came true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+    return True
 
 
 def run(transport, argv, data=b"", limits=LIMITS):
@@ -128,11 +168,42 @@ def test_leaving_a_channel_ends_the_program_and_what_it_started(transport, tmp_p
         "print('up', flush=True)\n"
         "time.sleep(60)\n"
     )
-    with transport.open(python(text), limits=LIMITS) as channel:
+    # Over SSH nobody tells the program: there the host ends it, a little after its limit.
+    local = isinstance(transport, LocalTransport)
+    limits = LIMITS if local else Limits(total_s=1.0, idle_s=1.0)
+    with transport.open(python(text), limits=limits) as channel:
         assert channel.read() == b"up\n"
-    mark.unlink(missing_ok=True)
-    time.sleep(0.3)
-    assert not mark.exists()
+
+    def ended():
+        mark.unlink(missing_ok=True)
+        time.sleep(0.3)
+        return not mark.exists()
+
+    assert ended() if local else wait_for(ended, 12)
+
+
+def test_a_program_that_a_signal_ended_is_not_a_lost_connection(transport):
+    _, ended = run(transport, ["/bin/sh", "-c", "kill -9 $$"])
+    assert ended.exit_code in {-9, 137}
+
+
+def test_twenty_megabytes_on_both_outputs_do_not_block_each_other(transport):
+    text = (
+        "import os, threading\n"
+        "def fill(to):\n"
+        "    for _ in range(320): os.write(to, b'x' * 65536)\n"
+        "other = threading.Thread(target=fill, args=(2,)); other.start(); fill(1); other.join()\n"
+    )
+    output, ended = run(transport, python(text))
+    assert len(output) == 20 * 1024 * 1024
+    assert ended.exit_code == 0
+
+
+def test_output_that_is_not_text_comes_back_as_it_is(transport):
+    text = "import os, sys; os.write(1, b'\\xff\\x00\\xfe'); os.write(2, b'\\xc3('); sys.exit(3)"
+    output, ended = run(transport, python(text))
+    assert output == b"\xff\x00\xfe"
+    assert (ended.exit_code, ended.stderr_tail) == (3, "\\xc3(")
 
 
 def test_the_environment_of_a_person_does_not_reach_the_host(transport, monkeypatch):

@@ -27,7 +27,8 @@ class Keys:
     """Key pairs below `folder`, made when they are asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = folder / "keys"
+        self._folder.mkdir(parents=True, exist_ok=True)
 
     def private(self, name: str) -> Path:
         """Return the private key called `name`."""
