@@ -633,6 +633,34 @@ _LANE: dict[str, tuple[ExitCode, str]] = {
     ),
 }
 
+# --- rollout -----------------------------------------------------------------------------------
+_ROLLOUT: dict[str, tuple[ExitCode, str]] = {
+    "decision-waiting": (
+        ExitCode.BUSY,
+        "its controller may be gone: look at `capsule rollout status`, then adopt with --takeover",
+    ),
+    "plan-changed": (
+        ExitCode.PREFLIGHT_REFUSED,
+        "look at `capsule rollout plan` again, and start with the digest that it prints",
+    ),
+    "preflight-missing": (
+        ExitCode.PREFLIGHT_REFUSED,
+        "run `capsule preflight` for this capsule, after the last stage, then start again",
+    ),
+    "preflight-refused": (
+        ExitCode.PREFLIGHT_REFUSED,
+        "follow the remedy named for each node, or leave them out with --without-unfit",
+    ),
+    "repair-refused": (
+        ExitCode.PREFLIGHT_REFUSED,
+        "the named evidence is missing or disagrees; find out why before anything is written",
+    ),
+    "route-mismatch": (
+        ExitCode.ROUTE_MISMATCH,
+        "use the capsule and the frozen route that the epoch was planned with",
+    ),
+}
+
 # --- ledger ------------------------------------------------------------------------------------
 _LEDGER: dict[str, tuple[ExitCode, str]] = {
     "epoch-unknown": (
@@ -837,6 +865,7 @@ ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     | _CONTROLLER
     | _SSH
     | _LANE
+    | _ROLLOUT
     | _LEDGER
     | _KEYLESS
     | _POLICY

@@ -24,6 +24,7 @@ from capsule_manifest.orders import (
     decode_order,
 )
 from capsule_manifest.policy import Authority, Downgrade, Policy
+from capsule_manifest.questions import QUESTION_TYPE, Question, decode_question
 from capsule_manifest.release import Release, capsule_id, decode_release
 from capsule_manifest.route import ROUTE_TYPE, Route, decode_route
 from capsule_manifest.signers import policy_key, read_signature
@@ -39,6 +40,7 @@ __all__ = [
     "verify_confirm",
     "verify_order",
     "verify_packing",
+    "verify_question",
     "verify_release",
     "verify_route",
 ]
@@ -207,6 +209,20 @@ def verify_confirm(
     confirm = decode_confirm(payload, where=where)
     _check_route(confirm.route, route, where)
     return confirm
+
+
+def verify_question(
+    policy: Policy, route: VerifiedRoute, envelope: Envelope, *, where: str = "question"
+) -> Question:
+    """Accept a question signed by a controller that the route names.
+
+    Raises:
+        Refused: as `verify_order`.
+    """
+    payload = _controller_payload(policy, route, envelope, QUESTION_TYPE, where)
+    question = decode_question(payload, where=where)
+    _check_route(question.route, route, where)
+    return question
 
 
 def _controller_payload(

@@ -1,0 +1,158 @@
+"""`capsule rollout status|watch|report`: what an epoch's events say, as a screen or as JSON."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+
+from capsule.cli.controller import home_option, policy_option
+from capsule.cli.output import json_option, print_json
+from capsule.cli.rollout_desk import Desk, epoch_option, fold_of, ledger_option, open_desk
+from capsule.clock import utc_now
+from capsule.lane.epoch import EpochState, Tenure
+from capsule.lane.proposals import result_of
+from capsule.lane.state import RolloutState
+from capsule.rollout.epoch import epoch_folder
+from capsule.rollout.frame import render_frame
+from capsule.rollout.records import event_line
+from capsule_manifest.errors import ExitCode, clean
+
+__all__ = ["report", "status", "watch"]
+
+_POLL_S: Final = 0.5
+
+
+@click.command("status", epilog="Example: capsule rollout status --policy trust.json")
+@epoch_option
+@policy_option
+@ledger_option
+@home_option
+@json_option
+def status(
+    policy_path: Path, ledger: str | None, home_path: Path, epoch: str | None, *, as_json: bool
+) -> int:
+    """Show one screen about an epoch: what is down now, lanes, what is held and what to do."""
+    with open_desk(policy_path, home_path, ledger) as desk:
+        state = fold_of(desk.ledger, epoch).state
+        if as_json:
+            print_json(state_fields(state))
+        else:
+            _show(desk, state)
+    return int(_code(state))
+
+
+@click.command("report", epilog="Example: capsule rollout report --policy trust.json --json")
+@epoch_option
+@policy_option
+@ledger_option
+@home_option
+@json_option
+def report(
+    policy_path: Path, ledger: str | None, home_path: Path, epoch: str | None, *, as_json: bool
+) -> int:
+    """Show what an epoch came to, node by node; the exit code is that of the epoch."""
+    with open_desk(policy_path, home_path, ledger) as desk:
+        state = fold_of(desk.ledger, epoch).state
+    if as_json:
+        print_json(state_fields(state))
+    else:
+        for member in state.members.values():
+            why = f": {member.reason}" if member.reason else ""
+            click.echo(clean(f"{member.name}  {member.state}{why}"))
+    return int(_code(state))
+
+
+@click.command("watch", epilog="Example: capsule rollout watch --policy trust.json --json")
+@epoch_option
+@policy_option
+@ledger_option
+@home_option
+@json_option
+def watch(
+    policy_path: Path, ledger: str | None, home_path: Path, epoch: str | None, *, as_json: bool
+) -> int:
+    """Follow an epoch until it ends or parks: screens, or with --json one event a line."""
+    with open_desk(policy_path, home_path, ledger) as desk:
+        stream = desk.epoch(epoch)
+        seen = 0
+        while True:
+            fold = fold_of(desk.ledger, stream)
+            if fold.length > seen:
+                if as_json:
+                    for item in desk.ledger.read(stream, after=seen):
+                        click.echo(event_line(stream, item.seq, item.event, at_ms=_now_ms()))
+                else:
+                    click.clear()
+                    _show(desk, fold.state)
+                seen = fold.length
+            state = fold.state
+            if state.epoch is EpochState.ENDED or state.tenure is Tenure.PARKED:
+                return int(_code(state))
+            time.sleep(_POLL_S)
+
+
+def state_fields(state: RolloutState) -> Mapping[str, object]:
+    """Return a state as `--json` shows it."""
+    return {
+        "epoch": state.plan.epoch,
+        "capsule": state.plan.capsule,
+        "route": state.plan.route,
+        "preflight": state.plan.preflight,
+        "state": str(state.epoch),
+        "tenure": str(state.tenure),
+        "fence": state.fence,
+        "exit_code": int(_code(state)),
+        "committed": state.tally.committed,
+        "held": state.tally.held,
+        "unknown": state.tally.unknown,
+        "permits_out": state.tally.outstanding,
+        "proved_healthy": state.tally.healthy + state.plan.bystanders,
+        "floor": state.plan.floor,
+        "lanes": {lane: str(value) for lane, value in sorted(state.lanes.items())},
+        "nodes": {
+            member.name: {
+                "lane": member.lane,
+                "state": str(member.state),
+                "serving": member.serving,
+                "hold": str(member.hold),
+                "attempts": member.attempts,
+                "op_id": member.op_id,
+                "reason": member.reason,
+            }
+            for member in state.members.values()
+        },
+    }
+
+
+def _code(state: RolloutState) -> ExitCode:
+    running = state.epoch is not EpochState.ENDED and state.tenure is not Tenure.PARKED
+    return ExitCode.DONE if running else result_of(state)
+
+
+def _show(desk: Desk, state: RolloutState) -> None:
+    frame = render_frame(state, _since(desk, state.plan.epoch), _now_ms())
+    click.echo("\n".join(clean(line) for line in frame.splitlines()))
+
+
+def _since(desk: Desk, epoch: str) -> dict[str, int]:
+    """Return when each node changed last, as far as this controller's folder knows."""
+    since: dict[str, int] = {}
+    path = epoch_folder(desk.home, epoch) / "events.ndjson"
+    if not path.exists():
+        return since
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            item = json.loads(line)
+        except ValueError:
+            # The last line of a controller that was killed while it wrote.
+            continue
+        if "node" in item:
+            since[item["node"]] = item["at_ms"]
+    return since
+
+
+def _now_ms() -> int:
+    return int(utc_now().timestamp() * 1000)

@@ -1,0 +1,290 @@
+"""One node's host, spoken to in blocking calls: what one worker thread of `links` does.
+
+Until the host has acknowledged an order, the same signed order may be sent again; afterwards only
+questions by op id are. A refusal that says "too late" is no refusal of the op: the host never
+accepted it, and the driver decides whether to try anew.
+
+Source: design, section 11, "Retries".
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from capsule.home import ProductHome
+from capsule.lane.ports import HostReport, HostStep, Unreachable
+from capsule.receipts_store import CheckedReceipt
+from capsule.rollout.evidence import (
+    Ordered,
+    check_proof,
+    check_result,
+    host_report,
+    step_report,
+)
+from capsule.session import HostSession
+from capsule.stage import keep_receipts
+from capsule.transport.base import QUICK, Limits
+from capsule_manifest.digest import CapsuleId
+from capsule_manifest.envelope import encode_record, sign
+from capsule_manifest.errors import CapsuleError, Failed, Refused
+from capsule_manifest.fields import Object
+from capsule_manifest.keys import Signer
+from capsule_manifest.orders import (
+    CONFIRM_TYPE,
+    ORDER_TYPE,
+    Confirm,
+    Order,
+    encode_confirm,
+    encode_order,
+)
+from capsule_manifest.questions import QUESTION_TYPE, Question, encode_question
+from capsule_manifest.route import GUARD_LEVELS
+
+__all__ = ["NodeJob", "NodeLink", "NodeWatch"]
+
+_VALID_MS: Final = 60_000
+_FOLLOW_S: Final = 20
+_RESTORE_S: Final = 60.0
+_BACK_OFF_S: Final = 1.0
+_LATE: Final = frozenset({"order-expired"})
+_UNSAID: Final = frozenset({"order-fenced", "host-busy", "op-open", "route-superseded"})
+"""Refusals that say nothing about the op: somebody else is at work on the host."""
+
+
+class NodeWatch(Protocol):
+    """Be told what happens on hosts; called from several threads."""
+
+    def step(self, node: str, *, name: str, state: str, took_ms: int | None) -> None:
+        """Hear of one step on the host."""
+        ...
+
+    def receipt(self, node: str, receipt: CheckedReceipt) -> None:
+        """Hear of the signed end of an op."""
+        ...
+
+    def trouble(self, node: str, error: CapsuleError) -> None:
+        """Hear of something that does not change what the op came to."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJob:
+    """What this epoch wants of one node, the same for every attempt."""
+
+    ordered: Callable[[str], Ordered]
+    release_counter: int
+    epoch: str
+    guard_floor: str
+    d1_ms: int
+    d2_ms: int
+
+
+class NodeLink:
+    """Speak to one host. `order`, `confirm` and `query` come from one thread, `follow` from one."""
+
+    def __init__(
+        self,
+        session: HostSession,
+        job: NodeJob,
+        *,
+        controller: Signer,
+        home: ProductHome,
+        watch: NodeWatch,
+    ) -> None:
+        self._session = session
+        self._job = job
+        self._controller = controller
+        self._home = home
+        self._watch = watch
+        self._sent: dict[str, Order] = {}
+        self._ended: set[str] = set()
+
+    def order(self, op_id: str, *, fence: int) -> HostReport | None:
+        """Send the order, the very same one each time; return what the host said, if anything.
+
+        Raises:
+            CapsuleError: when the host could not be asked, or somebody else is at work on it.
+        """
+        ordered = self._job.ordered(op_id)
+        order = self._sent.get(op_id)
+        try:
+            if order is None:
+                order = self._sent[op_id] = self._make_order(ordered, fence)
+            envelope = sign(encode_order(order), payload_type=ORDER_TYPE, signer=self._controller)
+            with self._session.dialogue("install") as dialogue:
+                dialogue.channel.write(encode_record(envelope))
+                dialogue.channel.end_input()
+                if dialogue.next() is None:
+                    raise Failed(
+                        "host-program-failed", "a host said nothing to an order",
+                        where=ordered.node, retryable=True,
+                    )  # fmt: skip
+        except CapsuleError as error:
+            if error.error_id in _LATE:
+                return host_report(ordered, HostStep.NO_RECORD, closed=True)
+            if error.retryable or error.error_id in _UNSAID:
+                raise
+            return host_report(ordered, HostStep.REFUSED, reason=str(error))
+        return host_report(ordered, HostStep.ACCEPTED)
+
+    def confirm(self, op_id: str, *, proof: str, fence: int) -> None:
+        """Accept a proof; that the host decided otherwise is for its receipt to say.
+
+        Raises:
+            CapsuleError: when the host could not be asked.
+        """
+        ordered = self._job.ordered(op_id)
+        confirm = Confirm(
+            op_id=op_id, node=ordered.node, proof=proof, route=ordered.route, fence=fence
+        )
+        signed = sign(encode_confirm(confirm), payload_type=CONFIRM_TYPE, signer=self._controller)
+        try:
+            self._session.ask("confirm", answer="confirmed", stdin=encode_record(signed))
+        except CapsuleError as error:
+            if error.error_id != "confirm-refused":
+                raise
+
+    def query(self, op_id: str, *, fence: int) -> HostReport | None:
+        """Have the host record `fence`; None when it knows the op, which is then to be followed.
+
+        Raises:
+            CapsuleError: when the host could not be asked, or is fenced against us.
+        """
+        ordered = self._job.ordered(op_id)
+        sent = self._sent.get(op_id)
+        question = Question(
+            op_id=op_id,
+            node=ordered.node,
+            route=ordered.route,
+            fence=fence,
+            nonce=sent.nonce if sent else "",
+            boot_id=sent.boot_id if sent else "",
+            valid_ms=sent.valid_ms if sent else 0,
+        )
+        signed = sign(
+            encode_question(question), payload_type=QUESTION_TYPE, signer=self._controller
+        )
+        record = self._session.ask("query", answer="op", stdin=encode_record(signed))
+        item = Object(record, f"answer of {ordered.node}")
+        if item.boolean("known"):
+            return None
+        return host_report(ordered, HostStep.NO_RECORD, closed=item.boolean("closed"))
+
+    def follow(self, op_id: str, hear: Callable[[HostReport | Unreachable], None]) -> None:
+        """Report what the op does until its receipt, or until it had to have ended.
+
+        Raises:
+            CapsuleError: `proof-refused`, `receipt-refused`, and when the host can't be asked.
+        """
+        if op_id in self._ended:
+            # Asked for again after its end, because an answer was lost: it is told once more.
+            self._ended.discard(op_id)
+        ordered = self._job.ordered(op_id)
+        end = time.monotonic() + (self._job.d1_ms + self._job.d2_ms) / 1000 + _RESTORE_S
+        while time.monotonic() < end and op_id not in self._ended:
+            try:
+                self._follow_once(ordered, hear)
+            except Failed as failure:
+                if failure.error_id != "op-not-finished" and not failure.retryable:
+                    raise
+                hear(Unreachable(node=ordered.node, reason=str(failure)))
+                time.sleep(_BACK_OFF_S)
+
+    def _follow_once(
+        self, ordered: Ordered, hear: Callable[[HostReport | Unreachable], None]
+    ) -> None:
+        limits = Limits(total_s=_FOLLOW_S + QUICK.idle_s, idle_s=_FOLLOW_S + QUICK.idle_s)
+        arguments = (ordered.op_id, "--timeout", str(_FOLLOW_S))
+        with self._session.dialogue("follow", *arguments, limits=limits) as dialogue:
+            dialogue.channel.end_input()
+            while (record := dialogue.next()) is not None:
+                match record.get("record"):
+                    case "step" | "outcome":
+                        self._tell(ordered, record)
+                        report = step_report(ordered, record)
+                        if report is not None:
+                            hear(report)
+                    case "proof":
+                        hear(check_proof(ordered, record)[0])
+                    case "receipt":
+                        report, receipt = check_result(ordered, record)
+                        self._ended.add(ordered.op_id)
+                        self._watch.receipt(ordered.node, receipt)
+                        hear(report)
+                        self._keep(ordered, receipt)
+                        return
+
+    def _tell(self, ordered: Ordered, record: object) -> None:
+        assert isinstance(record, dict)
+        if record.get("record") != "step":
+            return
+        item = Object(record, f"step of {ordered.node}")
+        self._watch.step(
+            ordered.node,
+            name=item.text("name"),
+            state=item.text("state"),
+            took_ms=item.optional_integer("took_ms") if item.has("took_ms") else None,
+        )
+
+    def _keep(self, ordered: Ordered, receipt: CheckedReceipt) -> None:
+        try:
+            keep_receipts(self._session, self._home, receipt, ordered.key, self._controller)
+        except CapsuleError as error:
+            # The op has ended all the same; a host that tells its past differently is an operator's
+            # business at once, and that of the exit code.
+            self._watch.trouble(ordered.node, error)
+
+    def _make_order(self, ordered: Ordered, fence: int) -> Order:
+        job = self._job
+        hello = self._session.hello()
+        if hello.node != ordered.node or hello.node_key != ordered.key:
+            raise Refused(
+                "enrolment-differs",
+                "the host does not know itself by this name and key",
+                expected=f"{ordered.node}, key {ordered.key.short}",
+                got=f"{hello.node}, key {hello.node_key.short if hello.node_key else 'none'}",
+                where=ordered.node,
+            )
+        if hello.route != ordered.route:
+            raise Refused(
+                "route-not-staged",
+                "the host was staged under another route",
+                expected=ordered.route,
+                got=hello.route or "none",
+                where=ordered.node,
+            )
+        offered = [
+            level
+            for level in GUARD_LEVELS
+            if level in hello.guard_levels and level >= job.guard_floor
+        ]
+        if not offered:
+            raise Refused(
+                "guard-level-denied",
+                "the host can't guard the network as the route demands",
+                expected=f"{job.guard_floor} or higher",
+                got=", ".join(hello.guard_levels),
+                where=ordered.node,
+            )
+        return Order(
+            op_id=ordered.op_id,
+            verb="install",
+            node=ordered.node,
+            node_key=ordered.key.keyid,
+            capsule=CapsuleId(ordered.capsule),
+            release_counter=job.release_counter,
+            generation=ordered.generation,
+            prior=hello.current,
+            route=ordered.route,
+            epoch=job.epoch,
+            fence=fence,
+            nonce=hello.nonce,
+            boot_id=hello.boot_id,
+            valid_ms=_VALID_MS,
+            confirm="controller",
+            d1_ms=job.d1_ms,
+            d2_ms=job.d2_ms,
+            guard_level=max(offered),
+            guard_policy="fail",
+        )
