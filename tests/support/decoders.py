@@ -5,8 +5,11 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from io import BytesIO
+from pathlib import Path
 
 import capsule_manifest
+from capsule.keyless.trusted_root import PinnedRoot
+from capsule.keyless.verifier import SigstoreVerifier
 from capsule_manifest import (
     canonical,
     digest,
@@ -15,9 +18,11 @@ from capsule_manifest import (
     pack,
     packing,
     policy,
+    policy_update,
     records,
     release,
     route,
+    signers,
     statements,
     tree,
     wire,
@@ -26,6 +31,7 @@ from capsule_manifest.container import ContainerReader
 from capsule_manifest.digest import CapsuleId, sha256_text
 from capsule_manifest.envelope import IN_TOTO
 from capsule_manifest.keys import public_key
+from capsule_manifest.policy import Identity
 from support import documents
 from support.formats import (
     make_pack,
@@ -41,11 +47,13 @@ from support.mutation import (
     mutate_json,
     random_tree,
 )
+from support.sigstore_instance import ISSUER, SUBJECT
 
 __all__ = ["Decoder", "all_decoders", "public_decoder_names"]
 
 _TEXT = b"the same words again and again; " * 400
 _WHERE = "sample"
+_KEYLESS = Path(__file__).parents[1] / "golden" / "keyless"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +85,7 @@ def public_decoder_names() -> set[str]:
 
 def all_decoders() -> tuple[Decoder, ...]:
     """Return every decoder with its samples."""
-    return (*_content_formats(), *_documents(), *_signed(), *_framing())
+    return (*_content_formats(), *_documents(), *_signed(), *_framing(), *_keyless())
 
 
 def _content_formats() -> list[Decoder]:
@@ -139,6 +147,27 @@ def _documents() -> list[Decoder]:
             policy.encode_policy(make.make_policy()),
             policy.decode_policy,
             policy.encode_policy,
+        ),
+        (
+            "policy.decode_policy in full",
+            policy.encode_policy(make.make_full_policy()),
+            policy.decode_policy,
+            policy.encode_policy,
+        ),
+        (
+            "policy_update.decode_policy_update",
+            policy_update.encode_policy_update(
+                [
+                    envelope.sign(
+                        policy.encode_policy(replace(make.make_policy(), version=version)),
+                        payload_type=policy.POLICY_TYPE,
+                        signer=make.TRUST_KEY,
+                    )
+                    for version in (2, 3)
+                ]
+            ),
+            policy_update.decode_policy_update,
+            policy_update.encode_policy_update,
         ),
         (
             "route.decode_route",
@@ -216,6 +245,14 @@ def _signed() -> list[Decoder]:
     )
     both = (mutate_json, mutate_bytes)
     return [
+        Decoder(
+            covers=("signers.read_signature",),
+            samples=(bundle,),
+            decode=lambda raw: signers.read_signature(
+                documents.make_policy(), "release-a", raw, None
+            ),
+            mutators=(mutate_json, mutate_bytes),
+        ),
         Decoder(
             covers=("envelope.decode_bundle",),
             samples=(bundle,),
@@ -311,3 +348,30 @@ def _verify_bundle(raw: bytes) -> None:
     found = envelope.decode_bundle(raw, where=_WHERE)
     if found is not None:
         found.verify(documents.RELEASE_KEY.public, payload_type=IN_TOTO, where=_WHERE)
+
+
+def _keyless() -> list[Decoder]:
+    """Return the proof of keyless bundles, by a recorded instance whose keys nobody has any more.
+
+    A change of a field that nobody signed may pass; whatever is proved says what was signed.
+    """
+    root = (_KEYLESS / "trusted_root.json").read_bytes()
+    verifier = SigstoreVerifier(PinnedRoot(root, where=_WHERE))
+    bundles = tuple((_KEYLESS / f"rekor{n}.sigstore.json").read_bytes() for n in (1, 2))
+    who = {"ci": Identity(owner="ci", san=SUBJECT, issuer=ISSUER, counter_from=1, counter_to=None)}
+    payload = verifier.verify(bundles[0], who, where=_WHERE).payload
+
+    def prove(raw: bytes) -> None:
+        proved = verifier.verify(raw, who, where=_WHERE)
+        assert proved.payload == payload, "something else was proved"
+
+    both = (mutate_json, mutate_bytes)
+    return [
+        Decoder(covers=("keyless.SigstoreVerifier",), samples=bundles, decode=prove, mutators=both),
+        Decoder(
+            covers=("keyless.PinnedRoot",),
+            samples=(root,),
+            decode=lambda raw: PinnedRoot(raw, where=_WHERE),
+            mutators=both,
+        ),
+    ]
