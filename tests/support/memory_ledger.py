@@ -35,7 +35,8 @@ class MemoryLedger:
     def acquire(self, scope: str, holder: str, *, takeover: bool) -> Lease:
         known, until_ms = self._leases.get(scope, ("", 0))
         if known and until_ms > self._clock.now_ms() and not takeover:
-            raise lease_busy(scope, known)
+            left_ms = until_ms - self._clock.now_ms()
+            raise lease_busy(scope, known, left_ms=left_ms)
         self._fences[scope] = self._fences.get(scope, 0) + 1
         self._leases[scope] = (holder, self._clock.now_ms() + LEASE_MS)
         return Lease(scope=scope, holder=holder, fence=self._fences[scope])

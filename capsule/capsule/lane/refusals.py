@@ -5,10 +5,14 @@ from capsule_manifest.errors import Refused
 __all__ = ["epoch_unfinished", "fence_stale", "lease_busy", "ledger_conflict", "permit_taken"]
 
 
-def lease_busy(scope: str, holder: str) -> Refused:
-    """Return the refusal of a lease that another holder has."""
+def lease_busy(scope: str, holder: str, *, left_ms: int) -> Refused:
+    """Return the refusal of a lease that another holder has for so long, unless it renews it."""
     return Refused(
-        "lease-busy", "another controller is at work", got=f"holder {holder}", where=scope
+        "lease-busy",
+        "another controller is at work",
+        expected="a free lease",
+        got=f"holder {holder}, for {-(-left_ms // 1000)} s more unless renewed",
+        where=scope,
     )
 
 

@@ -15,6 +15,13 @@ from sqlalchemy.exc import IntegrityError
 from capsule.lane.events import Event
 from capsule.lane.plan import RolloutPlan, encode_plan, plan_digest
 from capsule.lane.ports import Lease, Recorded, Rows
+from capsule.lane.refusals import (
+    epoch_unfinished,
+    fence_stale,
+    lease_busy,
+    ledger_conflict,
+    permit_taken,
+)
 from capsule.ledger.codec import GENESIS, chain_digest, decode_event, encode_event
 from capsule.ledger.engine import begin, database_ms
 from capsule.ledger.plans import plan_of
@@ -90,12 +97,7 @@ class SqlLedger:
                 .with_for_update()
             ).one_or_none()
             if row and row.expires_ms > now_ms and not takeover:
-                raise Refused(
-                    "lease-busy",
-                    "another controller holds the lease",
-                    got=f"{row.holder}, for {row.expires_ms - now_ms} ms more",
-                    where=scope,
-                )
+                raise lease_busy(scope, row.holder, left_ms=row.expires_ms - now_ms)
             fence = 1 + (row.fence if row else _highest_rebuilt(connection))
             fence = max(fence, self.fence_floor)
             values = {
@@ -107,9 +109,7 @@ class SqlLedger:
                 try:
                     connection.execute(insert(leases).values(scope=scope, **values))
                 except IntegrityError as error:
-                    raise Refused(
-                        "lease-busy", "another controller has just taken the lease", where=scope
-                    ) from error
+                    raise lease_busy(scope, "unknown", left_ms=self._lease_ms) from error
             return Lease(scope=scope, holder=holder, fence=fence)
 
     def renew(self, lease: Lease) -> None:
@@ -170,7 +170,7 @@ class SqlLedger:
             _check_fence(connection, lease)
             length, previous = _tail(connection, stream)
             if length != expected_seq:
-                raise _conflict(stream, expected_seq, length)
+                raise ledger_conflict(stream, expected_seq=expected_seq, length=length)
             added = []
             for seq, item in enumerate(events, length + 1):
                 body = encode_event(item)
@@ -185,7 +185,9 @@ class SqlLedger:
                 try:
                     connection.execute(insert(events_table), added)
                 except IntegrityError as error:
-                    raise _conflict(stream, expected_seq, length) from error
+                    raise ledger_conflict(
+                        stream, expected_seq=expected_seq, length=length
+                    ) from error
             _change_rows(connection, stream, rows)
             return length + len(added)
 
@@ -293,13 +295,7 @@ def _check_fence(connection: Connection, lease: Lease) -> None:
         select(leases.c.fence).where(leases.c.scope == lease.scope).with_for_update()
     ).scalar_one_or_none()
     if current != lease.fence:
-        raise Refused(
-            "fence-stale",
-            "a newer controller has taken over",
-            expected=f"fence {current}",
-            got=f"fence {lease.fence} of {lease.holder}",
-            where=lease.scope,
-        )
+        raise fence_stale(lease.scope, newest=current or 0, own=lease.fence)
 
 
 def _tail(connection: Connection, stream: str) -> tuple[int, str]:
@@ -316,8 +312,8 @@ def _change_rows(connection: Connection, stream: str, rows: Rows) -> None:
     own = select(members.c.node).where(members.c.stream == stream)
     still_open = set(connection.execute(own).scalars()) if rows.opened else set()
     fresh = [name for name in rows.opened if name not in still_open]
-    _add(connection, members, stream, fresh, "epoch-unfinished", "a node is in another epoch")
-    _add(connection, permits, stream, rows.taken, "permit-taken", "a node's permit is out already")
+    _add(connection, members, stream, fresh, epoch_unfinished)
+    _add(connection, permits, stream, rows.taken, permit_taken)
     if rows.taken:
         # A hold that this or an ended epoch left is taken over; a person's stays beside it.
         connection.execute(
@@ -337,32 +333,25 @@ def _add(
     table: Table,
     stream: str,
     names: Sequence[str],
-    error_id: str,
-    what: str,
+    refusal: Callable[[str, str], Refused],
 ) -> None:
     if not names:
         return
     taken = connection.execute(
-        select(table.c.node, table.c.stream).where(table.c.node.in_(names)).with_for_update()
-    ).all()
-    if taken:
-        raise Refused(
-            error_id, what,
-            got=", ".join(f"{row.node} in {row.stream}" for row in taken), where=stream,
-        )  # fmt: skip
+        select(table.c.node, table.c.stream)
+        .where(table.c.node.in_(names))
+        .order_by(table.c.node)
+        .with_for_update()
+    ).first()
+    if taken is not None:
+        raise refusal(taken.node, taken.stream)
     try:
         connection.execute(insert(table), [{"node": name, "stream": stream} for name in names])
     except IntegrityError as error:
-        raise Refused(error_id, what, got=", ".join(names), where=stream) from error
+        # Somebody was quicker by less than a read: whose it is can be asked, not told from here.
+        raise refusal(", ".join(names), "unknown") from error
 
 
 def _drop(connection: Connection, table: Table, stream: str, names: Sequence[str]) -> None:
     if names:
         connection.execute(delete(table).where(table.c.node.in_(names), table.c.stream == stream))
-
-
-def _conflict(stream: str, expected: int, got: int) -> Refused:
-    return Refused(
-        "ledger-conflict", "the stream has grown meanwhile", expected=f"{expected} events",
-        got=got, where=stream,
-    )  # fmt: skip
