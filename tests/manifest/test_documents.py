@@ -15,6 +15,7 @@ VECTORS = Path(__file__).parent.parent / "golden" / "documents"
 CASES: dict[str, tuple[Callable[[], object], Callable[..., bytes], Callable[..., object]]] = {
     "release": (make.make_release, release.encode_release, release.decode_release),
     "policy": (make.make_policy, policy.encode_policy, policy.decode_policy),
+    "policy-full": (make.make_full_policy, policy.encode_policy, policy.decode_policy),
     "route": (make.make_route, route.encode_route, route.decode_route),
     "order": (make.make_order, orders.encode_order, orders.decode_order),
     "confirm": (make.make_confirm, orders.encode_confirm, orders.decode_confirm),
@@ -63,7 +64,17 @@ def at(value: object, path: tuple[object, ...]) -> object:
 
 
 # Names chosen by people: removing one leaves a smaller, valid document.
-OPEN_MAPS = {"nodes", "vars", "platforms", "roles", "trees", "derived", "counts", "details"}
+OPEN_MAPS = {
+    "identities",
+    "nodes",
+    "vars",
+    "platforms",
+    "roles",
+    "trees",
+    "derived",
+    "counts",
+    "details",
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -19,7 +19,16 @@ from capsule_manifest.envelope import (
 )
 from capsule_manifest.errors import ExitCode, Refused
 from capsule_manifest.orders import CONFIRM_TYPE, ORDER_TYPE, encode_confirm, encode_order
-from capsule_manifest.policy import AuthorityRule, Policy, decode_policy, encode_policy
+from capsule_manifest.policy import (
+    POLICY_TYPE,
+    AuthorityRule,
+    Downgrade,
+    Identity,
+    Policy,
+    decode_policy,
+    encode_policy,
+)
+from capsule_manifest.policy_update import next_policy
 from capsule_manifest.release import encode_release
 from capsule_manifest.route import ROUTE_TYPE, encode_route
 from capsule_manifest.statements import packing_statement
@@ -274,14 +283,23 @@ def use(authority: str, key: FixedSigner) -> object:
         return trust.verify_order(
             policy, ROUTE, sign(ORDER_BYTES, payload_type=ORDER_TYPE, signer=key)
         )
+    if authority == "trust":
+        following = replace(policy, version=2)
+        record = sign(encode_policy(following), payload_type=POLICY_TYPE, signer=key)
+        return next_policy(policy, [record], where="update")
+    if authority == "packing":
+        payload = packing_statement(b"packing", CAPSULE)
+        bundle = encode_bundle(sign(payload, payload_type=IN_TOTO, signer=key))
+        trust.verify_packing(policy, b"packing", CAPSULE, {"a": bundle})
+        return CAPSULE
     envelope = sign(CONFIRM_BYTES, payload_type=CONFIRM_TYPE, signer=key)
     return trust.verify_confirm(policy, ROUTE, envelope)
 
 
 @pytest.mark.parametrize("holder", KEYS)
-@pytest.mark.parametrize("document", ["release", "route", "order", "confirm"])
+@pytest.mark.parametrize("document", ["release", "packing", "route", "order", "confirm", "trust"])
 def test_a_key_signs_only_what_its_authority_is_for(holder: str, document: str) -> None:
-    needed = "order" if document == "confirm" else document
+    needed = {"confirm": "order", "packing": "release"}.get(document, document)
     if holder == needed:
         assert use(document, KEYS[holder]) is not None
         return
@@ -370,6 +388,70 @@ def test_base64_has_one_spelling(text: str) -> None:
 def test_a_policy_that_could_never_decide_well_is_refused(change: dict[str, AuthorityRule]) -> None:
     policy = replace(make.make_policy(), **change)  # type: ignore[arg-type]
     assert refusal(lambda: decode_policy(encode_policy(policy)))[0] == "policy-invalid"
+
+
+CI = Identity(
+    owner="ci", san="https://git.example/a/b", issuer="https://issuer", counter_from=1,
+    counter_to=None,
+)  # fmt: skip
+PINNED = {"trusted_root": sha256_text(b"root")}
+
+
+def keyless(**rules: tuple[str, ...]) -> dict[str, object]:
+    policy = make.make_policy()
+    return {
+        name: replace(getattr(policy, name), identities=held) for name, held in rules.items()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"identities": {"ci": CI}}, "without a trusted root"),
+        ({"identities": {"ci": CI, "twin": CI}, **PINNED}, "listed twice"),
+        ({**keyless(release=("ci",))}, "not listed"),
+        ({"identities": {"ci": CI}, **PINNED, **keyless(route=("ci",))}, "keys only"),
+        ({"identities": {"ci": CI}, **PINNED, **keyless(trust=("ci",))}, "keys only"),
+        ({"identities": {"ci": replace(CI, counter_from=9, counter_to=8)}, **PINNED}, "window"),
+        ({"downgrades": (Downgrade(capsule=CAPSULE, reason="x"),) * 2}, "listed twice"),
+        (
+            {
+                "downgrades": (Downgrade(capsule=CAPSULE, reason="x"),),
+                "revoked_capsules": frozenset({CAPSULE}),
+            },
+            "revoked capsule",
+        ),
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(change: dict[str, object], words: str) -> None:
+    policy = replace(make.make_policy(), **change)  # type: ignore[arg-type]
+    with pytest.raises(Refused, match=words) as caught:
+        decode_policy(encode_policy(policy))
+    assert caught.value.error_id == "policy-invalid"
+
+
+def test_a_route_threshold_above_one_is_refused_because_no_route_could_meet_it() -> None:
+    policy = make.make_policy()
+    other = replace(policy.keys[make.ROUTE_KEY.public.keyid], key=make.STRANGER_KEY.public,
+                    owner="eve")  # fmt: skip
+    rule = AuthorityRule(
+        keys=(make.ROUTE_KEY.public.keyid, make.STRANGER_KEY.public.keyid), threshold=2
+    )
+    policy = replace(policy, keys={**policy.keys, other.key.keyid: other}, route=rule)
+    assert refusal(lambda: decode_policy(encode_policy(policy)))[0] == "policy-invalid"
+
+
+def test_a_downgrade_lets_one_capsule_below_both_floors_and_is_told() -> None:
+    exception = Downgrade(capsule=CAPSULE, reason="8 loses mail")
+    policy = replace(make.make_policy(), release_counter_floor=9, downgrades=(exception,))
+    assert verify({"a": GOOD}, policy, floor=20).downgrade == exception
+    assert verify({"a": GOOD}).downgrade is None
+
+
+def test_age_makes_a_policy_stale_and_nothing_else() -> None:
+    policy = replace(make.make_policy(), issued_s=1000, max_age_s=10)
+    assert [policy.stale_s(now) for now in (0, 1010, 1011, 5000)] == [None, None, 1, 3990]
+    assert verify({"a": GOOD}, policy).owners == ("ci",)
 
 
 def test_a_key_on_another_curve_is_refused() -> None:

@@ -1,9 +1,11 @@
 """Valid values of every kernel document; tests change one thing with `dataclasses.replace`."""
 
+from dataclasses import replace
+
 from capsule_manifest.digest import CapsuleId, object_id, sha256_text
 from capsule_manifest.envelope import IN_TOTO, encode_bundle, sign
 from capsule_manifest.orders import Confirm, Order
-from capsule_manifest.policy import AuthorityRule, Policy, PolicyKey
+from capsule_manifest.policy import AuthorityRule, Downgrade, Identity, Policy, PolicyKey
 from capsule_manifest.records import Marker, Outcome, Proof, Receipt, Step, UnitProof
 from capsule_manifest.release import (
     Budgets,
@@ -118,6 +120,29 @@ def make_policy() -> Policy:
         release_counter_floor=1,
         revoked_capsules=frozenset(),
         revoked_keys=frozenset(),
+    )
+
+
+def make_full_policy() -> Policy:
+    """Return a policy in which every optional part is used."""
+    return replace(
+        make_policy(),
+        identities={
+            "build": Identity(
+                owner="build",
+                san="https://git.example/acme/hello/.github/workflows/release.yml@refs/heads/main",
+                issuer="https://issuer.example",
+                counter_from=3,
+                counter_to=9,
+            )
+        },
+        trusted_root=sha256_text(b"root"),
+        revoked_certificates=frozenset({sha256_text(b"certificate")}),
+        revoked_capsules=frozenset({CapsuleId(sha256_text(b"bad"))}),
+        revoked_keys=frozenset({STRANGER_KEY.public.keyid}),
+        downgrades=(Downgrade(capsule=CAPSULE, reason="the newest one loses mail"),),
+        issued_s=1_700_000_000,
+        max_age_s=90 * 86_400,
     )
 
 
