@@ -1,10 +1,11 @@
 """From a frozen endpoint to the transport that reaches it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from capsule.transport.base import Transport
+from capsule.transport.base import QUICK, Channel, Limits, Transport
+from capsule.transport.fabric_ssh import FabricTransport, fabric_reaches
 from capsule.transport.handshakes import Handshakes
 from capsule.transport.local import LocalTransport
 from capsule.transport.openssh import OpensshTransport
@@ -12,7 +13,7 @@ from capsule.transport.ssh_entry import Access
 from capsule_manifest.errors import Refused
 from capsule_manifest.route import Endpoint
 
-__all__ = ["AGENT_VARIABLE", "IDENTITY_VARIABLE", "Connector", "access_from"]
+__all__ = ["AGENT_VARIABLE", "IDENTITY_VARIABLE", "Connector", "SshTransport", "access_from"]
 
 IDENTITY_VARIABLE: Final = "CAPSULE_SSH_IDENTITY"
 AGENT_VARIABLE: Final = "CAPSULE_SSH_AGENT"
@@ -32,7 +33,7 @@ class Connector:
             Refused: `endpoint-invalid`.
         """
         if endpoint.kind == "ssh":
-            return OpensshTransport(endpoint, access=self._access, handshakes=self._handshakes)
+            return self._ssh(endpoint)
         if endpoint.root is None:
             raise Refused(
                 "endpoint-invalid",
@@ -41,6 +42,45 @@ class Connector:
                 where=node,
             )
         return LocalTransport(Path(endpoint.root))
+
+    def _ssh(self, endpoint: Endpoint) -> Transport:
+        access, handshakes = self._access, self._handshakes
+        streams = OpensshTransport(endpoint, access=access, handshakes=handshakes)
+        if not fabric_reaches(endpoint, access):
+            return streams
+        verbs = FabricTransport(endpoint, access=access, handshakes=handshakes)
+        return SshTransport(verbs=verbs, streams=streams)
+
+
+class SshTransport:
+    """Both ways over SSH to one host, from one entry of the route; implements `Transport`.
+
+    A verb that answers at once shares one kept connection and costs one round trip; all else gets
+    a process of its own, which moves bytes at a third of the processor's time.
+    """
+
+    def __init__(self, *, verbs: Transport, streams: Transport) -> None:
+        self._verbs = verbs
+        self._streams = streams
+
+    @property
+    def root(self) -> str:
+        """Return nothing: the host is a machine of its own."""
+        return self._streams.root
+
+    @property
+    def place(self) -> str:
+        """Return user, address and port."""
+        return self._streams.place
+
+    def open(self, argv: Sequence[str], *, limits: Limits) -> Channel:
+        """Start `argv`; what may take longer than `QUICK` goes through OpenSSH.
+
+        Raises:
+            CapsuleError: as `OpensshTransport.open` and `FabricTransport.open`.
+        """
+        way = self._verbs if limits.total_s <= QUICK.total_s else self._streams
+        return way.open(argv, limits=limits)
 
 
 def access_from(environment: Mapping[str, str]) -> Access:

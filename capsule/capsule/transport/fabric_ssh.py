@@ -187,7 +187,7 @@ class FabricTransport:
     def _late(self, what: str, error: CapsuleError) -> Failed:
         return Failed(
             "ssh-start-deadline",
-            f"a host let the connection in, but did not {what} in time",
+            f"a host was connected to, but did not {what} in time",
             expected=f"within {self._timing.start_s:g} s",
             got=error.got,
             where=self.place,

@@ -152,7 +152,7 @@ class OpensshTransport:
                 raise
             raise Failed(
                 "ssh-start-deadline",
-                "a host let the connection in, but did not start the program in time",
+                "a host was connected to, but did not start the program in time",
                 expected=f"a start within {self._start_s:g} s",
                 got=channel.stderr_tail().strip(),
                 where=self.place,

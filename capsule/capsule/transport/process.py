@@ -93,6 +93,11 @@ class ProcessChannel:
         """Return what the host printed before the mark."""
         return self._before.decode("utf-8", errors="backslashreplace")
 
+    @property
+    def process_group(self) -> int:
+        """Return the id of the group in which the program and all that it started run here."""
+        return self._process.pid
+
     def stderr_tail(self) -> str:
         """Return the end of what was printed to standard error so far."""
         return bytes(self._outputs[self._stderr]).decode("utf-8", errors="backslashreplace")

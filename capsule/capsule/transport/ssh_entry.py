@@ -190,7 +190,16 @@ def remote_command(argv: Sequence[str], *, user: str, limits: Limits, mark: str)
     # clients can't tell the signal itself from a lost connection.
     start = 'cd / && umask 022 && printf "%s%s\\n" "$1" "$2" && shift 2 || exit 126'
     script = start + '; "$@"; exit $?'
-    bounded = ["env", "-i", *environment, "timeout", "-k", str(_KILL_S), str(seconds), *argv]
+    bounded = [
+        "/usr/bin/env",
+        "-i",
+        *environment,
+        "timeout",
+        "-k",
+        str(_KILL_S),
+        str(seconds),
+        *argv,
+    ]
     half = len(mark) // 2
     words = ["/bin/sh", "-c", script, "capsule", mark[:half], mark[half:], *bounded]
     # Without a terminal nobody can be asked for a password: refused at once.

@@ -69,7 +69,8 @@ _TABLE: Final = tuple(
         ),
         (
             (
-                r"banner line contains invalid|banner exchange|Bad remote protocol|Protocol major"
+                r"No SSH version received|banner line contains invalid|banner exchange"
+                r"|Bad remote protocol|Protocol major"
                 r"|too many|invalid format|Bad packet length|Unable to negotiate|no matching"
             ),
             "ssh-banner-invalid",
