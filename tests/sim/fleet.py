@@ -315,6 +315,7 @@ class Simulation:
         except (AssertionError, Refused) as error:
             # The core refused what it itself had decided: as good as a broken invariant.
             self.audit.fail(f"{type(error).__name__}: {error}")
+        self.hub.expire({name for name in self.hosts if self._is_silent(name)})
         self.audit.finish()
         if self.kind == "one_bad":
             self._check_others()
@@ -330,6 +331,10 @@ class Simulation:
             window_ms_max=self.audit.window_ms_max,
             violations=tuple(self.audit.violations),
         )
+
+    def _is_silent(self, name: str) -> bool:
+        """Say whether no heartbeat of the node comes any more."""
+        return not self.hosts[name].serving or self.network.dead.get(name, 0) > self.world.now
 
     def _deadline(self) -> int:
         length = estimate_length_ms(self.plan.budget, nodes=len(self.plan.nodes), max_unavailable=1)

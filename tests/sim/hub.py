@@ -41,6 +41,7 @@ class Hub:
         self.down_until = 0
         self.slots = {name: Slot() for name in names}
         self.identities = set(names)
+        self.offline: set[str] = set()
         self.stuck: set[str] = set()
 
     @property
@@ -68,6 +69,10 @@ class Hub:
         if slot.held and slot.turn <= turn:
             slot.held = False
         self._say(node, turn, reply)
+
+    def expire(self, silent: set[str]) -> None:
+        """Let the TTL of silent nodes run out: they count as offline, and stay known."""
+        self.offline |= silent
 
     def is_idle(self, node: str) -> bool:
         slot = self.slots[node]

@@ -213,6 +213,25 @@ MUTATIONS = (
         seeds_max=600,
     ),
     _one(
+        "an expired heartbeat deletes the identity",
+        "tests/sim/hub.py",
+        "        self.offline |= silent\n",
+        "        self.identities -= silent\n",
+    ),
+    _one(
+        "an epoch with unresolved permits waits for ever",
+        f"{LANE}/driver.py",
+        "        elif now - self._stalled_ms >= self._patience.stall_ms:\n",
+        "        elif False:\n",
+    ),
+    _one(
+        "a node that is down takes from the floor",
+        f"{LANE}/permits.py",
+        "    if serving:\n        count = min(",
+        "    if True:\n        count = min(",
+        kind="calm_fresh",
+    ),
+    _one(
         "a host has no dead-man",
         "tests/sim/host.py",
         "        if self.records[op_id] in _DOWN:\n",

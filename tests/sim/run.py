@@ -87,6 +87,29 @@ def simulate(
     }
 
 
+def measure_windows(nodes: Iterable[int], seed: int, processes: int) -> dict[str, object]:
+    """Run one epoch with one bad node for each size, and return the longest window of each."""
+    began = time.monotonic()
+    work = [(seed, count, "one_bad") for count in nodes]
+    windows: dict[int, int] = {}
+    violations: list[str] = []
+    events = 0
+    for (_, count, _), result in zip(work, run_many(work, processes), strict=True):
+        windows[count] = result.window_ms_max
+        events += result.events
+        violations += [f"seed {seed} nodes {count}: {text}" for text in result.violations]
+    return {
+        "seeds": 1,
+        "epochs": len(windows),
+        "events": events,
+        "violations": len(violations),
+        "seconds": round(time.monotonic() - began, 1),
+        "window_ms_max": max(windows.values()),
+        "window_ms_max_by_nodes": windows,
+        "first_violations": violations[:20],
+    }
+
+
 def tell_what_is_checked(*, as_json: bool) -> int:
     """Print the invariants and the named mutations."""
     from sim.mutations import MUTATIONS
@@ -111,6 +134,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--until-broken", action="store_true", help="stop at the first violation")
     parser.add_argument("--processes", type=int, default=PROCESSES)
     parser.add_argument("--incident", action="store_true", help="replay the incident, old and new")
+    parser.add_argument("--windows", action="store_true", help="measure 1 to 500 nodes")
     parser.add_argument("--list", action="store_true", help="print invariants and mutations")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
@@ -120,6 +144,8 @@ def main(arguments: list[str]) -> int:
         from sim.incident import replay
 
         summary = replay()
+    elif options.windows:
+        summary = measure_windows(range(1, 501), options.seed, options.processes)
     else:
         sizes = STANDARD if options.epochs is None else ((options.epochs, options.nodes),)
         summary = simulate(
