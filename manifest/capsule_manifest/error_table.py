@@ -651,6 +651,10 @@ _ROLLOUT: dict[str, tuple[ExitCode, str]] = {
         ExitCode.PREFLIGHT_REFUSED,
         "follow the remedy named for each node, or leave them out with --without-unfit",
     ),
+    "quarantine-stays": (
+        ExitCode.PREFLIGHT_REFUSED,
+        "mend the host or repair its marker, run `capsule preflight`, then release it again",
+    ),
     "repair-refused": (
         ExitCode.PREFLIGHT_REFUSED,
         "the named evidence is missing or disagrees; find out why before anything is written",
@@ -686,7 +690,7 @@ _LEDGER: dict[str, tuple[ExitCode, str]] = {
     ),
     "ledger-damaged": (
         ExitCode.INTEGRITY,
-        "restore the ledger from a backup, or rebuild it from the hosts",
+        "keep the file, and make a new ledger from the hosts: `capsule ledger rebuild`",
     ),
     "ledger-full": (
         ExitCode.SPACE,

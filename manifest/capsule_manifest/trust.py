@@ -26,6 +26,7 @@ from capsule_manifest.orders import (
 from capsule_manifest.policy import Authority, Downgrade, Policy
 from capsule_manifest.questions import QUESTION_TYPE, Question, decode_question
 from capsule_manifest.release import Release, capsule_id, decode_release
+from capsule_manifest.repairs import REPAIR_TYPE, Repair, decode_repair
 from capsule_manifest.route import ROUTE_TYPE, Route, decode_route
 from capsule_manifest.signers import policy_key, read_signature
 from capsule_manifest.statements import (
@@ -42,6 +43,7 @@ __all__ = [
     "verify_packing",
     "verify_question",
     "verify_release",
+    "verify_repair",
     "verify_route",
 ]
 
@@ -223,6 +225,20 @@ def verify_question(
     question = decode_question(payload, where=where)
     _check_route(question.route, route, where)
     return question
+
+
+def verify_repair(
+    policy: Policy, route: VerifiedRoute, envelope: Envelope, *, where: str = "repair"
+) -> Repair:
+    """Accept a repair signed by a controller that the route names.
+
+    Raises:
+        Refused: as `verify_order`.
+    """
+    payload = _controller_payload(policy, route, envelope, REPAIR_TYPE, where)
+    repair = decode_repair(payload, where=where)
+    _check_route(repair.route, route, where)
+    return repair
 
 
 def _controller_payload(

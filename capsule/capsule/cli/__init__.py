@@ -45,6 +45,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "preflight": Command("capsule.cli.preflight", "command", "Know before you stop.", _HOSTS),
         "rollout": Command("capsule.cli.rollout", "command", "Roll it out in lanes.", _HOSTS),
         "lane": Command("capsule.cli.lane", "command", "Resume or skip a held lane.", _HOSTS),
+        "node": Command("capsule.cli.node", "command", "Hold, release or repair a node.", _HOSTS),
         "install": Command("capsule.cli.install", "command", "Install it on hosts.", _HOSTS),
         "status": Command("capsule.cli.status", "command", "Show what hosts run.", _HOSTS),
         "receipts": Command("capsule.cli.receipts", "command", "Show what hosts did.", _HOSTS),

@@ -29,6 +29,7 @@ from capsule.rollout.decisions import Wish
 from capsule.rollout.epoch import EpochRun
 from capsule.rollout.planning import PlanChoices, epoch_name, make_plan
 from capsule.rollout.preflight import Preflight, require_fresh
+from capsule.rollout.quarantine import quarantine_unfit
 from capsule.rollout.records import last_preflight
 from capsule.rollout.shell import Interrupts
 from capsule_manifest.errors import ExitCode, Refused
@@ -126,6 +127,9 @@ def start(
         made, preflight = _make_plan(desk, choices)
         _check_digest(made, expected)
         _print_plan(made, as_json=False, err=True)
+        desk.ledger.add_nodes(sorted(desk.route.route.nodes))
+        for item in quarantine_unfit(desk.home, desk.ledger, preflight):
+            click.echo(f"{item.node}: quarantined, {item.coherence}", err=True)
         highest = max(finding.fence for finding in preflight.nodes.values())
         return int(_run(desk, made, controller_key_path, as_json=as_json).start(highest))
 
