@@ -39,8 +39,8 @@ _SIGNS: Final[Mapping[NodeState, str]] = {
     _S.UNKNOWN: "?",
 }
 _LEGEND: Final = (
-    "· staged  h held  d draining  o ordered  v down  ^ started  p proved  C committed  "
-    "r restoring  H held for you  - skipped  ? unknown"
+    "· staged h held d draining o ordered v down ^ started p proved C committed r restoring",
+    "H held for you - skipped ? unknown",
 )
 _DOWN: Final = frozenset({_S.STOPPED, _S.SWITCHED, _S.STARTED, _S.RESTORING})
 
@@ -52,7 +52,7 @@ def render_frame(state: RolloutState, since_ms: Mapping[str, int], now_ms: int) 
         "",
         *_down(state, since_ms, now_ms),
         *_lanes(state),
-        _LEGEND,
+        *_LEGEND,
         *_held(state),
         "",
         *_arithmetic(state),
@@ -81,10 +81,10 @@ def _down(state: RolloutState, since_ms: Mapping[str, int], now_ms: int) -> Iter
     down.sort(key=lambda member: since_ms.get(member.name, now_ms))
     yield f"DOWN NOW: {len(down)}"
     for member in down[:ROWS_MAX]:
-        limit_ms = _limit_ms(state, member)
         since = since_ms.get(member.name)
         passed_ms = None if since is None else max(now_ms - since, 0)
-        yield f"  {member.name:<16} {member.state:<11} {_clock(passed_ms, limit_ms)}"
+        clock = _clock(passed_ms, _limit_ms(state, member), member)
+        yield f"  {member.name:<16} {member.state:<11} {clock}"
     yield from _rest(down)
     yield ""
 
@@ -100,7 +100,9 @@ def _limit_ms(state: RolloutState, member: Member) -> int:
     return budget.restore_ms if member.state is _S.RESTORING else budget.d1_ms
 
 
-def _clock(passed_ms: int | None, limit_ms: int) -> str:
+def _clock(passed_ms: int | None, limit_ms: int, member: Member) -> str:
+    if member.state is _S.HELD:
+        return "until a person or a later rollout acts"
     if passed_ms is None:
         return f"limit {limit_ms // 1000} s"
     left_ms = limit_ms - passed_ms
@@ -133,6 +135,8 @@ def _held(state: RolloutState) -> Iterator[str]:
     yield ""
     for member in held[:ROWS_MAX]:
         serving = "serves" if member.serving else "does not serve"
+        if member.state is _S.UNKNOWN:
+            serving = "served when last heard" if member.serving else "did not serve before"
         yield f"{member.name}: {member.state}, {serving}: {member.reason or 'no answer'}"
         yield f"  next: {_next(state, member)}"
     yield from _rest(held)
