@@ -42,10 +42,11 @@ from capsule_manifest.canonical import JsonValue, encode
 from support.sigstore_log import Log, b64, sha256
 from support.sigstore_pki import issue_leaf, make_authority, make_tsa, new_key, spki
 
-__all__ = ["ISSUER", "SUBJECT", "Fault", "SigstoreInstance", "running_instance"]
+__all__ = ["ISSUER", "RUNNER_SECRET", "SUBJECT", "Fault", "SigstoreInstance", "running_instance"]
 
 ISSUER = "https://token.actions.githubusercontent.com"
 SUBJECT = "https://github.com/acme/hello/.github/workflows/release.yml@refs/heads/main"
+RUNNER_SECRET = "the runner's"
 _ORIGIN = "rekor.capsule.test"
 _TRUSTED_ROOT = "application/vnd.dev.sigstore.trustedroot+json;version=0.1"
 _SIGNING_CONFIG = "application/vnd.dev.sigstore.signingconfig.v0.2+json"
@@ -205,6 +206,13 @@ class SigstoreInstance:
         except (ValueError, KeyError, jwt.PyJWTError, InvalidSignature) as error:
             return _json(400, {"message": f"{type(error).__name__}: {error}"})
 
+    def hand_out(self, path: str, authorization: str) -> Answer:
+        """Give a CI job its token, as the service beside a runner of GitHub Actions does."""
+        self.requests.append(path)
+        if authorization != f"bearer {RUNNER_SECRET}" or "audience=sigstore" not in path:
+            return _json(403, {"message": "not for this job"})
+        return _json(200, {"value": self.token()})
+
     def _certify(self, body: bytes, authorization: str) -> Answer:
         token = authorization.removeprefix("Bearer ")
         claims = jwt.decode(
@@ -345,11 +353,14 @@ def running_instance(folder: Path) -> Iterator[SigstoreInstance]:
         def log_message(self, *_arguments: object) -> None:
             """Stay silent: requests are listed in the instance."""
 
+        def do_GET(self) -> None:
+            self._send(*instance.hand_out(self.path, self.headers.get("Authorization", "")))
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            code, answer, kind = instance.answer(
-                self.path, body, self.headers.get("Authorization", "")
-            )
+            self._send(*instance.answer(self.path, body, self.headers.get("Authorization", "")))
+
+        def _send(self, code: int, answer: bytes, kind: str) -> None:
             self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(answer)))

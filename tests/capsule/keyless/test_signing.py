@@ -8,7 +8,7 @@ import pytest
 
 from capsule.__main__ import main
 from support.keyless_world import IDENTITY
-from support.sigstore_instance import ISSUER, SUBJECT, Fault
+from support.sigstore_instance import ISSUER, RUNNER_SECRET, SUBJECT, Fault
 
 OTHER = "https://github.com/mallory/hello/.github/workflows/release.yml@refs/heads/main"
 
@@ -213,6 +213,39 @@ def test_a_job_without_the_permission_is_told_which_one(world, capsys, monkeypat
     err = capsys.readouterr().err
     assert "token-missing" in err
     assert "id-token: write" in err
+
+
+def sign_as_job(world):
+    arguments = ["sign", str(world.capsule), "--keyless", "--policy", str(world.policy_path)]
+    return main([*arguments, "--trust-config", str(world.folder / "trust-config.json")])
+
+
+def test_a_job_of_github_actions_signs_as_itself(world, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", RUNNER_SECRET)
+    monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_URL", f"{world.instance.url}/token?job=7")
+    assert sign_as_job(world) == 0
+    assert world.verify() == 0
+
+
+def test_a_job_whose_runner_refuses_is_told_so(world, capsys, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "another's")
+    monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_URL", f"{world.instance.url}/token?job=7")
+    assert sign_as_job(world) == 2
+    err = capsys.readouterr().err
+    assert "token-missing" in err
+    assert "another's" not in err
+
+
+def test_a_job_of_gitlab_ci_signs_as_itself(world, monkeypatch):
+    subject = "https://gitlab.com/acme/hello//.gitlab-ci.yml@refs/heads/main"
+    world.change_policy(_named(san=subject, issuer="https://gitlab.com"))
+    monkeypatch.setenv("GITLAB_CI", "true")
+    token = world.instance.token(subject=subject, issuer="https://gitlab.com")
+    monkeypatch.setenv("SIGSTORE_ID_TOKEN", token)
+    assert sign_as_job(world) == 0
+    assert world.verify() == 0
 
 
 def test_outside_of_ci_the_ways_to_give_a_token_are_named(world, capsys):
