@@ -856,6 +856,55 @@ _KEYLESS: dict[str, tuple[ExitCode, str]] = {
     "trusted-root-missing": (ExitCode.USAGE, "name the file with --trusted-root"),
 }
 
+# --- Nix ---------------------------------------------------------------------------------------
+_NIX: dict[str, tuple[ExitCode, str]] = {
+    "nar-malformed": (
+        ExitCode.INTEGRITY,
+        "don't use the archive; let Nix build or fetch the store path again",
+    ),
+    "narinfo-malformed": (
+        ExitCode.INTEGRITY,
+        "don't use the binary cache as it is; copy the closure into a new one with `nix copy`",
+    ),
+    "nix-closure-open": (
+        ExitCode.INTEGRITY,
+        "copy the whole closure into the binary cache, not single paths of it; then lock again",
+    ),
+    "nix-component-invalid": (
+        ExitCode.USAGE,
+        "correct what the flake says of the component; docs/reference/nix.md has the interface",
+    ),
+    "nix-failed": (ExitCode.USAGE, "see what Nix says, correct the flake, and lock again"),
+    "nix-flake-unpinned": (
+        ExitCode.USAGE,
+        "commit the flake, or name it by a reference that has a revision",
+    ),
+    "nix-link-outside": (
+        ExitCode.USAGE,
+        "patch the package so that its links stay in the store; a capsule carries nothing else",
+    ),
+    "nix-missing": (
+        ExitCode.USAGE,
+        "install Nix 2.8 or newer and lock, or take release.lock from a machine that has it",
+    ),
+    "nix-nar-mismatch": (
+        ExitCode.INTEGRITY,
+        "don't use the binary cache; if another content is meant, lock again where Nix is",
+    ),
+    "nix-path-unavailable": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "name a binary cache that has the path in CAPSULE_NIX_CACHES, or lock where Nix is",
+    ),
+    "nix-signature-invalid": (
+        ExitCode.INTEGRITY,
+        "don't use the binary cache; ask who signs it what has changed",
+    ),
+    "nix-signature-missing": (
+        ExitCode.INTEGRITY,
+        "sign the closure with a key that release.toml pins, or pin the key that signed it",
+    ),
+}
+
 ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     _CANONICAL
     | _ENVELOPE
@@ -874,4 +923,5 @@ ROWS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
     | _KEYLESS
     | _POLICY
     | _CONTENT
+    | _NIX
 )
