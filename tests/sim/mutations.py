@@ -221,8 +221,8 @@ MUTATIONS = (
     _one(
         "an epoch with unresolved permits waits for ever",
         f"{LANE}/driver.py",
-        "        elif now - self._stalled_ms >= self._patience.stall_ms:\n",
-        "        elif False:\n",
+        '            self._record(propose_park(self.state, "only unresolved permits remain"))\n',
+        "            self._stalled_ms = now\n",
     ),
     _one(
         "a node that is down takes from the floor",
