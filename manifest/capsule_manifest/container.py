@@ -61,6 +61,7 @@ _PLACES: Final = (
     _Place("packing.json", 64 * _MIB, is_folder=False),
     _Place("sbom", 64 * _MIB, 64),
     _Place("provenance", 64 * _MIB, 64),
+    _Place("bootstrap", 320 * _MIB, 64),
     _Place("trees", 256 * _MIB, 10_000),
     _Place("packs", 256 * _MIB, 100_000),
     _Place("deltas", 256 * _MIB, 100_000),

@@ -12,11 +12,14 @@ from capsule_manifest.errors import Refused
 from capsule_manifest.fields import Object
 
 __all__ = [
+    "BOOTSTRAP_PREDICATE",
     "PACKING_PREDICATE",
     "RELEASE_PREDICATE",
     "PackingClaim",
     "ReleaseClaim",
+    "bootstrap_statement",
     "packing_statement",
+    "read_bootstrap_statement",
     "read_packing_statement",
     "read_release_statement",
     "release_statement",
@@ -24,6 +27,7 @@ __all__ = [
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 RELEASE_PREDICATE: Final = "urn:capsule:release:v1"
+BOOTSTRAP_PREDICATE: Final = "urn:capsule:bootstrap:v1"
 PACKING_PREDICATE: Final = "urn:capsule:packing:v1"
 _LIMITS = Limits(size_bytes_max=64 * 1024, depth_max=8, values_max=1024)
 
@@ -82,6 +86,35 @@ def packing_statement(packing: bytes, capsule: CapsuleId) -> bytes:
             "predicate": {"capsule": capsule},
         }
     )
+
+
+def bootstrap_statement(index: bytes, capsule: CapsuleId) -> bytes:
+    """Return the statement that binds the index of the bootstrap files to one capsule."""
+    return encode(
+        {
+            "_type": STATEMENT_TYPE,
+            "subject": [
+                {
+                    "name": "bootstrap/index.json",
+                    "digest": {"sha256": capsule_hex(sha256_text(index))},
+                }
+            ],
+            "predicateType": BOOTSTRAP_PREDICATE,
+            "predicate": {"capsule": capsule},
+        }
+    )
+
+
+def read_bootstrap_statement(payload: bytes, *, where: str) -> tuple[str, CapsuleId]:
+    """Return the digest of the index that was signed, and the capsule that it belongs to.
+
+    Raises:
+        Refused: `json-*`, `document-invalid`, `signature-wrong-subject` for another kind.
+    """
+    subject, predicate = _read(payload, "bootstrap/index.json", BOOTSTRAP_PREDICATE, where)
+    capsule = CapsuleId(predicate.sha256("capsule"))
+    predicate.end()
+    return subject, capsule
 
 
 def read_release_statement(payload: bytes, *, where: str) -> ReleaseClaim:

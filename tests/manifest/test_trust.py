@@ -391,7 +391,7 @@ def test_a_policy_that_could_never_decide_well_is_refused(change: dict[str, Auth
 
 
 CI = Identity(
-    owner="ci", san="https://git.example/a/b", issuer="https://issuer", counter_from=1,
+    owner="ci", san="https://git.example/a/b", issuer="https://issuer.example", counter_from=1,
     counter_to=None,
 )  # fmt: skip
 PINNED = {"trusted_root": sha256_text(b"root")}

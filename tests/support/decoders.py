@@ -132,16 +132,9 @@ def _content_formats() -> list[Decoder]:
     ]
 
 
-def _documents() -> list[Decoder]:
+def _policies() -> list[tuple[str, bytes, Callable[..., object], Callable[..., bytes]]]:
     make = documents
-    both = (mutate_json, mutate_bytes)
-    pairs: list[tuple[str, bytes, Callable[..., object], Callable[..., bytes]]] = [
-        (
-            "release.decode_release",
-            release.encode_release(make.make_release()),
-            release.decode_release,
-            release.encode_release,
-        ),
+    return [
         (
             "policy.decode_policy",
             policy.encode_policy(make.make_policy()),
@@ -169,6 +162,20 @@ def _documents() -> list[Decoder]:
             policy_update.decode_policy_update,
             policy_update.encode_policy_update,
         ),
+    ]
+
+
+def _documents() -> list[Decoder]:
+    make = documents
+    both = (mutate_json, mutate_bytes)
+    pairs: list[tuple[str, bytes, Callable[..., object], Callable[..., bytes]]] = [
+        (
+            "release.decode_release",
+            release.encode_release(make.make_release()),
+            release.decode_release,
+            release.encode_release,
+        ),
+        *_policies(),
         (
             "route.decode_route",
             route.encode_route(make.make_route()),

@@ -37,10 +37,14 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "lock": Command("capsule.cli.lock", "command", "Resolve every input to a pin.", _RELEASE),
         "build": Command("capsule.cli.build", "command", "Build a capsule from pins.", _RELEASE),
         "sign": Command("capsule.cli.sign", "command", "Add a signature to a capsule.", _RELEASE),
+        "bootstrap": Command(
+            "capsule.cli.bootstrap", "command", "Let a bare host verify it.", _RELEASE
+        ),
         "verify": Command("capsule.cli.verify", "command", "Check every byte.", _RELEASE),
         "inspect": Command("capsule.cli.inspect", "command", "Show what is in it.", _RELEASE),
         "diff": Command("capsule.cli.diff", "command", "Show what changed.", _RELEASE),
         "freeze": Command("capsule.cli.freeze", "command", "Sign the inventory.", _HOSTS),
+        "route": Command("capsule.cli.route", "command", "Show the frozen route.", _HOSTS),
         "stage": Command("capsule.cli.stage", "command", "Send it to hosts.", _HOSTS),
         "preflight": Command("capsule.cli.preflight", "command", "Know before you stop.", _HOSTS),
         "rollout": Command("capsule.cli.rollout", "command", "Roll it out in lanes.", _HOSTS),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from capsule.bootstrap import check_bootstrap
 from capsule.builder.opened import open_capsule
 from capsule.builder.verify import verify_capsule
 from capsule.cli.controller import policy_option, read_policy
@@ -29,6 +30,7 @@ def command(
     keyless = keyless_verifier(policy, policy_path, trusted_root_path)
     source = open_capsule(path)
     found = verify_capsule(source, policy, keyless=keyless, report=_report)
+    check_bootstrap(source, policy, found.capsule)
     refusal = hosts_refuse(source, policy) if keyless is not None else None
     if as_json:
         print_json(
