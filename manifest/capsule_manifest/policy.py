@@ -26,6 +26,7 @@ from capsule_manifest.keys import KeyId, PublicKey, b64decode, b64encode, public
 from capsule_manifest.release import PRODUCT
 
 __all__ = [
+    "CLAIMS",
     "POLICY_TYPE",
     "Authority",
     "AuthorityRule",
@@ -40,6 +41,8 @@ __all__ = [
 
 POLICY_SCHEMA: Final = "capsule-trust/1"
 POLICY_TYPE: Final = "application/vnd.capsule.policy.v1+json"
+CLAIMS: Final = frozenset({"repository_id", "repository_owner_id", "runner"})
+"""The numbers of a repository and its owner, which outlive a change of their names; the runner."""
 NAMED_BY_POLICY: Final = ("release", "route", "trust")
 _LIMITS = Limits(size_bytes_max=1024 * 1024, depth_max=6, values_max=65536)
 
@@ -67,8 +70,9 @@ class PolicyKey:
 class Identity:
     """A keyless signer: the exact `san` of a certificate whose exact issuer is `issuer`.
 
-    `counter_from` and `counter_to` are as for a key. Nothing here is a pattern: an unanchored
-    expression lets strangers in.
+    `counter_from` and `counter_to` are as for a key. `claims` are further words of the issuer that
+    must be these, by a name of `CLAIMS`. Nothing here is a pattern: an unanchored expression lets
+    strangers in.
     """
 
     owner: str
@@ -76,6 +80,7 @@ class Identity:
     issuer: str
     counter_from: int
     counter_to: int | None
+    claims: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +199,7 @@ def encode_policy(policy: Policy) -> bytes:
                     "issuer": item.issuer,
                     "counter_from": item.counter_from,
                     "counter_to": item.counter_to,
+                    "claims": dict(item.claims),
                 }
                 for name, item in policy.identities.items()
             },
@@ -292,6 +298,9 @@ def _problems(policy: Policy) -> Iterator[tuple[str, object, object]]:
         policy.identities
     ):
         yield "an identity is listed twice", "each issuer and name once", sorted(policy.identities)
+    unknown_claims = {name for item in policy.identities.values() for name in item.claims} - CLAIMS
+    if unknown_claims:
+        yield "an identity names an unknown claim", sorted(CLAIMS), sorted(unknown_claims)
     if policy.identities and policy.trusted_root is None:
         yield "keyless identities without a trusted root", "trusted_root", "null"
     allowed = [item.capsule for item in policy.downgrades]
@@ -338,6 +347,7 @@ def _read_identity(item: Object) -> Identity:
         issuer=item.text("issuer"),
         counter_from=item.integer("counter_from"),
         counter_to=item.optional_integer("counter_to"),
+        claims=item.text_map("claims"),
     )
     item.end()
     return identity

@@ -134,6 +134,7 @@ def make_full_policy() -> Policy:
                 issuer="https://issuer.example",
                 counter_from=3,
                 counter_to=9,
+                claims={"repository_id": "42"},
             )
         },
         trusted_root=sha256_text(b"root"),

@@ -29,6 +29,7 @@ from capsule.durable import publish_once
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.errors import Refused
 from capsule_manifest.policy import (
+    CLAIMS,
     Authority,
     AuthorityRule,
     Policy,
@@ -82,6 +83,10 @@ for _name, _change in CHANGES.items():
     metavar="OWNER ISSUER SAN", help="A keyless signer of releases, by its exact names.",
 )  # fmt: skip
 @click.option(
+    "--claim", "claims", type=(str, click.Choice(sorted(CLAIMS)), str), multiple=True,
+    metavar="OWNER CLAIM VALUE", help="What the certificates of OWNER's identity must say, too.",
+)  # fmt: skip
+@click.option(
     "--trusted-root", type=_FILE, help="The Sigstore root file that keyless signers need."
 )
 @click.option(
@@ -98,6 +103,7 @@ def init(
     floor: int,
     trust_threshold: int,
     identities: tuple[tuple[str, str, str], ...],
+    claims: tuple[tuple[str, str, str], ...],
     trusted_root: Path | None,
     max_age_days: int | None,
     output: Path,
@@ -118,10 +124,10 @@ def init(
             for keys in named.values()
             for owned in keys
         },
-        identities=named_identities(identities, counter_from=1),
+        identities=named_identities(identities, claims, counter_from=1),
         release=replace(
             _rule(named[Authority.RELEASE], threshold),
-            identities=tuple(sorted(named_identities(identities, counter_from=1))),
+            identities=tuple(sorted(named_identities(identities, claims, counter_from=1))),
         ),
         route=_rule(named[Authority.ROUTE], 1),
         trust=_rule(named[Authority.TRUST], trust_threshold),

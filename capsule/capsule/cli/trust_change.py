@@ -27,7 +27,7 @@ from capsule.durable import publish_once
 from capsule.trust.revision import Revision, revise
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.errors import Refused
-from capsule_manifest.policy import Authority, Policy, encode_policy
+from capsule_manifest.policy import CLAIMS, Authority, Policy, encode_policy
 
 __all__ = ["CHANGES"]
 
@@ -55,6 +55,10 @@ _trust_folder_option = click.option(
     metavar="OWNER ISSUER SAN", help="Add a keyless signer of releases.",
 )  # fmt: skip
 @click.option(
+    "--claim", "claims", type=(str, click.Choice(sorted(CLAIMS)), str), multiple=True,
+    metavar="OWNER CLAIM VALUE", help="What the certificates of OWNER's identity must say, too.",
+)  # fmt: skip
+@click.option(
     "--retire", type=(str, click.IntRange(min=0)), multiple=True, metavar="SIGNER COUNTER",
     help="Let a signer cover no release above COUNTER; older ones stay good.",
 )  # fmt: skip
@@ -78,6 +82,7 @@ def _revise(
     path: Path,
     added: tuple[tuple[str, Path], ...],
     identities: tuple[tuple[str, str, str], ...],
+    claims: tuple[tuple[str, str, str], ...],
     retire: tuple[tuple[str, int], ...],
     revoke_key: tuple[str, ...],
     remove_key: tuple[str, ...],
@@ -97,7 +102,9 @@ def _revise(
     thresholds = {Authority.RELEASE: release_threshold, Authority.TRUST: trust_threshold}
     revision = Revision(
         add_keys=[(authority, item.owner, item.key) for authority, item in owned],
-        add_identities=named_identities(identities, counter_from=policy.release_counter_floor),
+        add_identities=named_identities(
+            identities, claims, counter_from=policy.release_counter_floor
+        ),
         retire=dict(retire),
         revoke_keys=revoke_key,
         remove_keys=remove_key,

@@ -71,14 +71,25 @@ def time_text(seconds: int) -> str:
 
 
 def named_identities(
-    given: Iterable[tuple[str, str, str]], *, counter_from: int
+    given: Iterable[tuple[str, str, str]],
+    claims: Iterable[tuple[str, str, str]],
+    *,
+    counter_from: int,
 ) -> dict[str, Identity]:
-    """Return identities by name, which is the owner's, numbered from his second one on."""
+    """Return identities by name, which is the owner's, numbered from his second one on.
+
+    `claims` are owner, claim and value; they hold for every identity of the owner that is given.
+    """
     named: dict[str, Identity] = {}
     for owner, issuer, san in given:
         count = sum(item.owner == owner for item in named.values())
         named[owner if not count else f"{owner}-{count + 1}"] = Identity(
-            owner=owner, san=san, issuer=issuer, counter_from=counter_from, counter_to=None
+            owner=owner,
+            san=san,
+            issuer=issuer,
+            counter_from=counter_from,
+            counter_to=None,
+            claims={claim: value for whose, claim, value in claims if whose == owner},
         )
     return named
 

@@ -26,6 +26,7 @@ from capsule_manifest.policy import Identity
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
     from sigstore.models import Bundle
+    from sigstore.verify.policy import VerificationPolicy
 
 __all__ = ["SigstoreVerifier", "load_verifier"]
 
@@ -54,19 +55,18 @@ class SigstoreVerifier:
                 what is no such bundle; `identity-unknown`; `keyless-unproved`, `keyless-unchecked`.
         """
         from sigstore.models import Bundle
-        from sigstore.verify import Verifier
-        from sigstore.verify.policy import AllOf, OIDCIssuerV2
-        from sigstore.verify.policy import Identity as ExactIdentity
+        from sigstore.verify import Verifier, policy
 
         promised_s = _check_shape(raw, where)
         with proving(where):
             bundle = Bundle.from_json(raw)
             name, identity = _identity_of(bundle.signing_certificate, identities, where)
             times = _signed_times(bundle, promised_s, where)
-            expected = AllOf(
+            expected = policy.AllOf(
                 [
-                    ExactIdentity(identity=identity.san, issuer=identity.issuer),
-                    OIDCIssuerV2(identity.issuer),
+                    policy.Identity(identity=identity.san, issuer=identity.issuer),
+                    policy.OIDCIssuerV2(identity.issuer),
+                    *(_claim(claim, value) for claim, value in sorted(identity.claims.items())),
                 ]
             )
             verifier = Verifier(trusted_root=self._root.at(times))
@@ -172,6 +172,18 @@ def _signed_times(bundle: "Bundle", promised_s: int | None, where: str) -> tuple
             "keyless-unproved", "nothing says when a keyless signature was made", where=where
         )
     return tuple(times)
+
+
+def _claim(name: str, value: str) -> "VerificationPolicy":
+    """Return the check of one claim of a policy's `CLAIMS`. Source: Fulcio, OID information."""
+    from sigstore.verify import policy
+
+    checks = {
+        "repository_id": policy.OIDCSourceRepositoryIdentifier,
+        "repository_owner_id": policy.OIDCSourceRepositoryOwnerIdentifier,
+        "runner": policy.OIDCRunnerEnvironment,
+    }
+    return checks[name](value)
 
 
 def _identity_of(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from capsule.__main__ import main
+from capsule_manifest.policy import CLAIMS as POLICY_CLAIMS
 from support.keyless_world import IDENTITY
 from support.sigstore_instance import ISSUER, RUNNER_SECRET, SUBJECT, Fault
 
@@ -92,6 +93,29 @@ def _no_identity(policy):
 def _named(**changes):
     identity = replace(IDENTITY, **changes)
     return lambda policy: replace(policy, identities={"release-workflow": identity})
+
+
+CLAIMS = {"repository_id": "42", "repository_owner_id": "7", "runner": "github-hosted"}
+SAID = {"repository_id": "42", "repository_owner_id": "7", "runner_environment": "github-hosted"}
+
+
+def test_every_claim_that_a_policy_can_make_is_checked(world, capsys):
+    """A repository's number stays with it; its name passes to whoever takes it."""
+    assert set(CLAIMS) == POLICY_CLAIMS
+    world.put_token(world.instance.token(**SAID))
+    world.change_policy(_named(claims=CLAIMS))
+    assert world.sign() == 0
+    for claim in CLAIMS:
+        world.change_policy(_named(claims={**CLAIMS, claim: "another"}))
+        assert world.verify() == 10
+        assert "keyless-unproved" in capsys.readouterr().err
+
+
+def test_a_claim_that_a_certificate_does_not_make_is_not_met(world, capsys):
+    world.change_policy(_named(claims={"repository_id": "42"}))
+    assert world.sign() == 10
+    assert "keyless-un" in capsys.readouterr().err
+    assert world.signatures() == []
 
 
 POLICIES = {
