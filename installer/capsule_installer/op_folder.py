@@ -241,7 +241,7 @@ class OpFolder:
         self._disk.fsync_dir(self.path, "prepared op files' names")
 
     def intend(self) -> None:
-        """Make the op one that must end; durable."""
+        """Make the op one that must end; durable, also when it was one already."""
         self.link(OpFile.SUMMARY, OpFile.INTENT)
         # After this the host changes: a boot must know that it has something to undo.
         self._disk.fsync_dir(self.path, "intent's name")
@@ -253,6 +253,14 @@ class OpFolder:
     def publish_outcome(self, record: bytes) -> bool:
         """Decide the op with a signed outcome; False when it was decided before. Durable."""
         return publish_once(self._disk, f"{self.path}/{OpFile.OUTCOME}", record, 0o600)
+
+    def keep_outcome(self) -> None:
+        """Make the outcome that is there durable, whoever left it.
+
+        Its writer may have been stopped before his own fsync. To act on a commit that a power cut
+        can still forget is to remove what the restore after it needs.
+        """
+        self._disk.fsync_dir(self.path, "outcome's name")
 
     def finish(self, result: Result) -> None:
         """Say how it ended; durable, because the next op builds on it.

@@ -105,6 +105,8 @@ def _confirm_locked(effects: Effects, op: OpFolder, confirm: Confirm) -> None:
     outcome = op.outcome()
     if outcome is None or outcome.result != "committed":
         raise _refused("the host has decided otherwise", outcome.result if outcome else "rebooted")
+    # A confirm that was stopped may have left it, and the controller builds on this answer.
+    op.keep_outcome()
 
 
 def carried_receipt(outcome: Outcome) -> Envelope:

@@ -99,6 +99,9 @@ class _Restore:
         self._journal.done(Step(name=name, took_ms=clock.boot_ms() - began_ms, limit_ms=limit_ms))
 
     def _hold(self) -> None:
+        # Whoever was killed between the intent and its fsync left one that a power cut forgets,
+        # but not the hold: nothing would be open then, and nothing would ever start.
+        self._op.intend()
         place_hold(self._effects.disk, self._effects.layout, self._op)
 
     def _stop(self) -> None:

@@ -113,6 +113,7 @@ def find_receipt(effects: Effects, op: OpFolder) -> Receipt | None:
 def _decide(effects: Effects, op: OpFolder) -> Result | None:
     outcome = op.outcome()
     if outcome is not None and outcome.result == "committed":
+        op.keep_outcome()
         _tidy_committed(effects, op)
         effects.chain.publish(carried_receipt(outcome))
         op.finish(Result.COMMITTED)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from capsule_installer.bytecode import Bytecode
 from capsule_installer.frames import FramePlan, FrameSink, part_path, plan_frames
 from capsule_installer.fsops import remove_tree, replace_file
 from capsule_installer.generation import LINKED_KINDS, realise
@@ -72,6 +73,7 @@ class Stage:
         self._step_ms = self._began_ms
         self._steps: list[Step] = []
         markers = usable_markers(host, signer.public)
+        self._bytecode = Bytecode(host, python, markers)
         self._store = ObjectStore(
             host.disk, host.layout, trusted_objects(host, markers, self._trees)
         )
@@ -226,7 +228,7 @@ class Stage:
         for component in delivery.components:
             folder = f"{self._folder}/{component.name}"
             if component.kind in _COMPILED_KINDS:
-                self._python.compile(folder, delivery.interpreter)
+                self._bytecode.make(component, folder, delivery.interpreter, python)
                 compiled[component.name] = self._trees[component.tree]
             if component.kind is ComponentKind.WHEELS:
                 settings = make_venv(
@@ -234,15 +236,17 @@ class Stage:
                 )
                 derived[f"{component.name}/pyvenv.cfg"] = object_id(settings)
             if component.kind is ComponentKind.RUNTIME:
-                self._python.compile(self._runtime(component), delivery.interpreter)
-                listing = bytecode_tree(
-                    self._disk,
-                    self._layout.runtimes,
-                    {runtime_name(component.tree): self._trees[component.tree]},
-                )
-                derived[RUNTIME_BYTECODE] = self._keep_listing(listing)
+                derived[RUNTIME_BYTECODE] = self._runtime_bytecode(component, python)
         derived[BYTECODE] = self._keep_listing(bytecode_tree(self._disk, self._folder, compiled))
         return derived
+
+    def _runtime_bytecode(self, component: Component, python: str) -> ObjectId:
+        kept = self._bytecode.of_runtime(component, python)
+        if kept is not None:
+            return kept
+        self._python.compile(self._runtime(component), self._delivery.interpreter)
+        trees = {runtime_name(component.tree): self._trees[component.tree]}
+        return self._keep_listing(bytecode_tree(self._disk, self._layout.runtimes, trees))
 
     def _keep_listing(self, tree: Tree) -> ObjectId:
         replace_file(self._disk, self._layout.listing(tree.root), encode_tree(tree), 0o600)

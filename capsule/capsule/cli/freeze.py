@@ -1,5 +1,6 @@
 """`capsule freeze`: make the one signed route that everything afterwards names."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -19,7 +20,7 @@ from capsule.home import ProductHome, freeze_fleet
 from capsule.inventory import load_fleet
 from capsule_manifest.errors import ExitCode
 
-__all__ = ["command"]
+__all__ = ["command", "print_route", "route_fields"]
 
 
 @click.command(
@@ -57,8 +58,19 @@ def command(
         signer=load_signer(route_key_path),
     )
     if as_json:
-        print_json({"route": frozen.digest, "nodes": [_fields(frozen, n) for n in _nodes(frozen)]})
-        return int(ExitCode.DONE)
+        print_json(route_fields(frozen))
+    else:
+        print_route(frozen)
+    return int(ExitCode.DONE)
+
+
+def route_fields(frozen: FrozenRoute) -> Mapping[str, object]:
+    """Return a route as `--json` shows it."""
+    return {"route": frozen.digest, "nodes": [_fields(frozen, node) for node in _nodes(frozen)]}
+
+
+def print_route(frozen: FrozenRoute) -> None:
+    """Print a route for people."""
     route = frozen.route
     print_pairs(
         [
@@ -74,7 +86,6 @@ def command(
     click.echo()
     rows = [tuple(_fields(frozen, node).values()) for node in _nodes(frozen)]
     print_table(("node", "lane", "domain", "role", "platform", "guard", "node key"), rows)
-    return int(ExitCode.DONE)
 
 
 def _nodes(frozen: FrozenRoute) -> list[str]:

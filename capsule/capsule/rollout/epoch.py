@@ -30,7 +30,7 @@ from capsule.rollout.told import ToldLedger
 from capsule.session import HostSession
 from capsule.transport.base import Transport
 from capsule_manifest.errors import CapsuleError, ExitCode, Refused
-from capsule_manifest.keys import Signer
+from capsule_manifest.keys import PublicKey, Signer
 from capsule_manifest.route import Endpoint
 
 __all__ = ["EpochRun", "EpochWatch", "epoch_folder", "holder_name", "scope_of"]
@@ -158,15 +158,8 @@ class EpochRun:
 
     def _link(self, node: str) -> NodeLink:
         entry = self.route.route.nodes[node]
-        key = self.home.node_key(node)
-        if key is None or (entry.node_key is not None and entry.node_key != key.keyid):
-            raise Refused(
-                "node-key-changed",
-                "the controller has another key of the node than the route",
-                expected=entry.node_key or "a key from first contact",
-                got=key.keyid if key else "none",
-                where=node,
-            )
+        session = HostSession(self.connect(entry.endpoint, node), node=node)
+        key = self._key(session, entry.node_key)
         selected = self.payload.release.selected(entry.role, entry.platform)
         units = frozenset(
             unit.name
@@ -195,8 +188,29 @@ class EpochRun:
             d1_ms=self.plan.budget.d1_ms,
             d2_ms=self.plan.budget.d2_ms,
         )
-        session = HostSession(self.connect(entry.endpoint, node), node=node)
         return NodeLink(session, job, controller=self.controller, home=self.home, watch=self.watch)
+
+    def _key(self, session: HostSession, named: str | None) -> PublicKey:
+        """Return the node's key: pinned at first contact, or as another controller's route names.
+
+        Raises:
+            Refused: `node-key-changed`; and what a hello raises.
+        """
+        key = self.home.node_key(session.node)
+        if key is None and named is not None:
+            said = session.hello()
+            if said.node == session.node and said.node_key and said.node_key.keyid == named:
+                key = said.node_key
+                self.home.pin_node(session.node, key)
+        if key is None or named not in {None, key.keyid}:
+            raise Refused(
+                "node-key-changed",
+                "the host has another node key than the route names",
+                expected=named or "a key from first contact",
+                got=key.keyid if key else "another or none",
+                where=session.node,
+            )
+        return key
 
 
 def _code(driver: Driver, *, ended: bool) -> ExitCode:

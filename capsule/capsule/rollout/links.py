@@ -78,10 +78,9 @@ class Links:
 
     def order(self, node: str, op_id: str, *, fence: int) -> None:
         """Send the node's order, or the very same again."""
-        link = self._link(node)
 
         def work() -> None:
-            report = link.order(op_id, fence=fence)
+            report = self._link(node).order(op_id, fence=fence)
             if report is not None:
                 self._hear(report)
             self._follow(node, op_id)
@@ -90,17 +89,16 @@ class Links:
 
     def confirm(self, node: str, op_id: str, *, proof: str, fence: int) -> None:
         """Accept a proof."""
-        link = self._link(node)
         self._worker(node).put(
-            f"confirm {op_id}", lambda: link.confirm(op_id, proof=proof, fence=fence)
+            f"confirm {op_id}",
+            lambda: self._link(node).confirm(op_id, proof=proof, fence=fence),
         )
 
     def query(self, node: str, op_id: str, *, fence: int) -> None:
         """Have the host record `fence`, and follow the op if it is known."""
-        link = self._link(node)
 
         def work() -> None:
-            report = link.query(op_id, fence=fence)
+            report = self._link(node).query(op_id, fence=fence)
             if report is None:
                 self._follow(node, op_id)
             else:
@@ -121,6 +119,7 @@ class Links:
         follower.put(f"follow {op_id}", lambda: link.follow(op_id, self._hear))
 
     def _link(self, node: str) -> NodeLink:
+        # Made in the node's own thread: a host that was never met is asked who it is.
         link = self._links.get(node)
         if link is None:
             link = self._links[node] = self._make(node)

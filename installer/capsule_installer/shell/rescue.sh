@@ -158,6 +158,9 @@ check_units() {
 }
 
 names_back() {
+    # The program may have been killed before it made the intent durable. A power cut that forgets
+    # the intent, but not the hold, would leave nothing to restore and nothing that may start.
+    sync "$op" || return 1
     [ -e "$state/hold" ] || ln "$op/hold" "$state/hold" || return 1
     sync "$state" || return 1
     # Nothing was stopped before `stopping`; after a reboot it says nothing. At a boot systemd has

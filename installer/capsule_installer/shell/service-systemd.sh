@@ -53,8 +53,14 @@ stop() {
 }
 
 start() {
+    ask "$deadline_ms" start -- "$unit" && return 0
     # Starts of another release count against the limit of this one: five in ten seconds by default.
-    ask 5000 reset-failed -- "$unit" 2> /dev/null
+    # Asked only now, because every call lengthens the time in which nothing serves.
+    case $(ask 5000 show --property=Result -- "$unit") in
+        Result=start-limit-hit) ;;
+        *) return 1 ;;
+    esac
+    ask 5000 reset-failed -- "$unit"
     ask "$deadline_ms" start -- "$unit"
 }
 
