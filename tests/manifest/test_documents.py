@@ -74,6 +74,7 @@ OPEN_MAPS = {
     "derived",
     "counts",
     "details",
+    "claims",
 }
 
 

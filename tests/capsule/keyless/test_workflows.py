@@ -3,6 +3,7 @@
 import re
 import shlex
 
+import click
 import pytest
 
 from capsule.cli import COMMANDS, program
@@ -10,7 +11,9 @@ from capsule_manifest.error_table import ROWS
 from support.sources import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "sign-in-ci.md").read_text()
-LINES = re.findall(r"^\s*(?:- |run: )?(capsule [a-z].*)$", PAGE, re.MULTILINE)
+LINES = re.findall(
+    r"^\s*(?:- |- run: |run: )?(capsule [a-z].*)$", PAGE.replace("\\\n", " "), re.MULTILINE
+)
 GITHUB, GITLAB = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -19,6 +22,8 @@ def test_a_command_of_the_page_has_options_that_exist(line):
     _, name, *arguments = shlex.split(line)
     assert name in COMMANDS
     command = program.get_command(None, name)
+    if isinstance(command, click.Group):
+        command = command.get_command(None, arguments.pop(0))
     known = {option for parameter in command.params for option in parameter.opts}
     used = {word for word in arguments if word.startswith("-")}
     assert used <= known
