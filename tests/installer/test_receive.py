@@ -115,6 +115,33 @@ def test_the_same_capsule_again_asks_for_nothing_and_adds_no_receipt(receiver):
     assert os.lstat(receiver.path(capsule, "app/main.py")).st_ino == inode
 
 
+def test_bytecode_of_a_tree_that_another_generation_has_is_linked_and_not_made_again(receiver):
+    first, second = make_capsule(), make_capsule(counter=8)
+    receiver.receive(first)
+    receiver.python.compiled.clear()
+    receiver.receive(second)
+    assert receiver.python.compiled == []
+    name = "app/__pycache__/main.cpython-311.pyc"
+    assert (
+        os.lstat(receiver.path(first, name)).st_ino == os.lstat(receiver.path(second, name)).st_ino
+    )
+    assert receiver.marker(second).derived["bytecode"] == receiver.marker(first).derived["bytecode"]
+
+
+def test_damaged_bytecode_is_never_taken_over(receiver):
+    first, second = make_capsule(), make_capsule(counter=8)
+    receiver.receive(first)
+    good = Path(receiver.path(first, "app/__pycache__/main.cpython-311.pyc"))
+    content = good.read_bytes()
+    good.chmod(0o644)
+    good.write_bytes(content[::-1])
+    good.chmod(0o444)
+    receiver.receive(second)
+    assert receiver.python.compiled[-1] == receiver.path(second, "app")
+    made = Path(receiver.path(second, "app/__pycache__/main.cpython-311.pyc"))
+    assert made.read_bytes() == content
+
+
 def test_another_route_for_the_same_files_costs_a_marker_and_a_receipt_only(receiver):
     capsule = make_capsule()
     receiver.receive(capsule)
@@ -489,7 +516,7 @@ def test_a_runtime_that_first_contact_unpacked_is_not_sent_again(receiver):
     receiver.receive(capsule)
     assert runtime.tree.root not in receiver.wanted()
     assert mode_of(str(folder / "site/program.py")) == 0o444
-    assert (folder / "site/__pycache__/program.pyc").exists()
+    assert (folder / "site/__pycache__/program.cpython-311.pyc").exists()
     receiver.receive(capsule)
     assert receiver.wanted() == {}
 

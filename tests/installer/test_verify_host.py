@@ -51,7 +51,7 @@ DAMAGES = [
     ("app/run", lambda path: path.chmod(0o755), "mode-mismatch"),
     ("app/main.py", relink, "unexpected"),
     ("app/new.py", lambda path: path.write_bytes(b"x"), "unexpected"),
-    ("app/__pycache__/main.pyc", flip, "digest-mismatch"),
+    ("app/__pycache__/main.cpython-311.pyc", flip, "digest-mismatch"),
     ("app/__pycache__/other.pyc", lambda path: path.write_bytes(b"x"), "unexpected"),
     ("libs/bin/python", relink, "digest-mismatch"),
     ("libs/pyvenv.cfg", flip, "digest-mismatch"),

@@ -269,9 +269,11 @@ class FakePython:
     disk: Disk
     failing: dict[str, str] = field(default_factory=dict)
     imported: list[str] = field(default_factory=list)
+    compiled: list[str] = field(default_factory=list)
 
     def compile(self, folder: str, interpreter: str) -> None:
-        del interpreter
+        if interpreter:
+            self.compiled.append(folder)
         for name in list(self.disk.list(folder)):
             path = f"{folder}/{name}"
             found = self.disk.stat(path)
@@ -288,7 +290,7 @@ class FakePython:
         cache = f"{folder}/__pycache__"
         if self.disk.stat(cache) is None:
             self.disk.mkdir(cache, 0o755)
-        path = f"{cache}/{name}c"
+        path = f"{cache}/{name.removesuffix('.py')}.cpython-311.pyc"
         if self.disk.stat(path) is None:
             with self.disk.create(path, 0o644) as writer:
                 writer.write(b"bytecode of " + self.disk.read(f"{folder}/{name}", 1_000_000))
