@@ -205,6 +205,15 @@ def test_a_service_that_ignores_its_stop_is_killed_at_its_limit(installs):
     assert installs.host.run("pgrep", "-f", "sleep 1000", check=False).returncode == 1
 
 
+def test_a_unit_that_was_started_too_often_is_started_again(installs):
+    script = "/var/lib/capsule/recovery/service-systemd.sh"
+    for _ in range(6):
+        installs.host.run("systemctl", "restart", "hello.service", check=False)
+    assert installs.unit("hello.service", "Result") == "start-limit-hit"
+    installs.host.run("sh", script, "", "start", "hello.service", "5000")
+    assert installs.unit("hello.service", "ActiveState") == "active"
+
+
 def test_the_unit_set_belongs_to_the_release(installs):
     installs.stage(2, "two-units")
     assert installs.install(2)["result"] == "committed"
