@@ -30,7 +30,7 @@ from pathlib import Path
 from fabric import Connection  # type: ignore[import-untyped]
 
 from support.lab.command_line import CommandLine, Node
-from support.lab.commands import command
+from support.lab.commands import LabError, command
 from support.lab.delay import DelayProxy
 from support.lab.fleet import Lab
 from support.lab.host import LabHost
@@ -92,11 +92,18 @@ class StageBench:
         """Install the peers on the host, meet it, and build the capsules that are needed."""
         for package in HOST_PACKAGES:
             put_package(self._host, package)
-        self._aim(Way(host=self._host, address=self._host.address, port=22))
-        self._line.stage(self._line.build_files(1, {"hello": b"hello\n"}))
-        self._save("first")
+        hello = self._line.build_files(1, {"hello": b"hello\n"})
         for counter, size in enumerate(sorted(sizes), start=2):
             self._capsules[size] = self._line.build_wheel(counter, WHEELS[size])
+        runtimes = {
+            runtime_of(built) for built in (hello, *(c for c, _ in self._capsules.values()))
+        }
+        if len(runtimes) > 1:
+            message = "the host program changed while capsules were built; run it again"
+            raise LabError(message)
+        self._aim(Way(host=self._host, address=self._host.address, port=22))
+        self._line.stage(hello)
+        self._save("first")
 
     def case(
         self, name: str, peers: tuple[str, ...], runs: int
@@ -189,6 +196,13 @@ def by_fabric(way: Way, tree: Path) -> None:
                 sftp.mkdir(target)
             else:
                 connection.put(str(path), target)
+
+
+def runtime_of(capsule: Path) -> str:
+    """Return the tree of a capsule's host program."""
+    components = json.loads((capsule / "capsule.json").read_bytes())["components"]
+    [tree] = [one["tree"] for one in components if one["kind"] == "runtime"]
+    return str(tree)
 
 
 def checked(argv: list[str]) -> None:

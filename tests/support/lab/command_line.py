@@ -1,6 +1,5 @@
 """The product's own commands against lab hosts, as an operator runs them."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -120,15 +119,12 @@ class CommandLine:
         (self.folder / "fleet.toml").write_text(_FLEET + "".join(entries))
 
     def build_wheel(self, counter: int, requirement: str) -> tuple[Path, Path]:
-        """Build a capsule with the content of one wheel; return it and the unpacked wheel."""
+        """Build a capsule with one wheel, unpacked as it is; return it and the unpacked wheel."""
         wheels = self.folder / "wheels" / str(counter)
         pip = ("-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:")
         command(sys.executable, *pip, "--dest", wheels, requirement, timeout_s=300)
         [wheel] = wheels.iterdir()
-        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        locked = f"{requirement} --hash=sha256:{digest}\n"
-        content = 'kind = "wheels"\nrequirements = "requirements.txt"'
-        capsule = self._build(counter, content, {"requirements.txt": locked.encode()})
+        capsule = self._build(counter, f'kind = "toolchain"\nwheel = "{requirement}"', {})
         tree = self.folder / "trees" / str(counter)
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(tree)
