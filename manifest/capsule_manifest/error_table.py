@@ -729,10 +729,6 @@ _POLICY: dict[str, tuple[ExitCode, str]] = {
         ExitCode.INTEGRITY,
         "have an owner that the policy names sign: `capsule sign CAPSULE --as OWNER --key KEY`",
     ),
-    "identity-outside-window": (
-        ExitCode.DENIED,
-        "sign from an identity whose counter window covers this release",
-    ),
     "identity-unknown": (
         ExitCode.INTEGRITY,
         "sign from the workflow that the policy names, or have the identity added to the policy",
@@ -750,6 +746,10 @@ _POLICY: dict[str, tuple[ExitCode, str]] = {
         "give the trusted root that belongs to this policy; `capsule trust update` brings both",
     ),
     "owner-mismatch": (ExitCode.DENIED, "sign with this owner's own key, or name its real owner"),
+    "policy-differs": (
+        ExitCode.ROUTE_MISMATCH,
+        "use the newest policy and keep its policy-update.json beside it: `capsule trust update`",
+    ),
     "policy-floor-lowered": (
         ExitCode.DENIED,
         "keep the floor; name the one capsule to go back to: `capsule trust revise --allow`",

@@ -95,6 +95,26 @@ def _named(**changes):
     return lambda policy: replace(policy, identities={"release-workflow": identity})
 
 
+def test_a_policy_made_on_the_command_line_serves(world, tmp_path):
+    keys = tmp_path / "keys"
+    for name in ("qa", "ops", "root"):
+        assert main(["key", "generate", "--owner", name, "--out", str(keys / name)]) == 0
+    root = world.folder / "trusted_root.json"
+    made = world.folder / "made.json"
+    arguments = [
+        "trust", "init", "--product", "acme/hello", "--release-key", str(keys / "qa.pub"),
+        "--route-key", str(keys / "ops.pub"), "--trust-key", str(keys / "root.pub"),
+        "--identity", "ci", ISSUER, SUBJECT, "--claim", "ci", "repository_id", "42",
+        "--trusted-root", str(root), "--output", str(made),
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    world.policy_path.write_bytes(made.read_bytes())
+    assert world.sign() == 10, "the certificate makes no such claim"
+    world.put_token(world.instance.token(repository_id="42"))
+    assert world.sign() == 0
+    assert world.verify() == 0
+
+
 CLAIMS = {"repository_id": "42", "repository_owner_id": "7", "runner": "github-hosted"}
 SAID = {"repository_id": "42", "repository_owner_id": "7", "runner_environment": "github-hosted"}
 
