@@ -65,8 +65,11 @@ def test_a_lower_fence_than_the_host_has_seen_is_refused(world):
 
 @pytest.mark.parametrize(
     ("changes", "error_id"),
-    [({"node": "other"}, "order-wrong-node"), ({"route": "sha256:" + "0" * 64}, "order-wrong-route")],
-)  # fmt: skip
+    [
+        ({"node": "other"}, "order-wrong-node"),
+        ({"route": "sha256:" + "0" * 64}, "order-wrong-route"),
+    ],
+)
 def test_a_question_for_another_host_or_route_records_nothing(world, changes, error_id):
     effects = world.effects()
     before = effects.state.fence()
