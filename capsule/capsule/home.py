@@ -54,7 +54,7 @@ class ProductHome:
     @property
     def ledger_path(self) -> Path:
         """Return where the product's ledger lies, unless PostgreSQL keeps it."""
-        return self.folder / "ledger.db"
+        return self.folder / "ledger.sqlite"
 
     def fence(self) -> int:
         """Return the fence that this controller works under; the first use makes it 1.

@@ -25,6 +25,7 @@ from capsule.ledger.opening import open_ledger
 from capsule.ledger.overview import Overview, read_events, read_overview
 from capsule.ledger.rebuild import rebuild
 from capsule.past import NodePast, read_past
+from capsule.rollout.epoch import scope_of
 from capsule_manifest.errors import CapsuleError, ExitCode, render
 
 __all__ = ["command"]
@@ -164,7 +165,7 @@ def rebuild_ledger(
             ledger,
             [pasts[node].event for node in sorted(pasts)],
             held=[node for node, past in pasts.items() if past.is_held],
-            scope=fleet.product,
+            scope=scope_of(fleet.product),
             holder="rebuild",
         )
     _tell_rebuilt(pasts, fence, as_json=as_json)

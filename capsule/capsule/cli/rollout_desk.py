@@ -42,6 +42,8 @@ def ledger_option(function: Function) -> Function:
     """Add `--ledger`."""
     return click.option(
         "--ledger",
+        envvar="CAPSULE_LEDGER",
+        show_envvar=True,
         metavar="ADDRESS",
         help="A path, or postgresql://USER@HOST/DATABASE; by default in the controller's folder.",
     )(function)
@@ -126,8 +128,7 @@ def open_desk(
     home = ProductHome(home=home_path, product=policy.product)
     route = home.latest_route(policy)
     payload = None if capsule is None else open_payload(capsule, policy)
-    own = home.folder / "ledger.sqlite"
-    address = str(own) if ledger is None else ledger
+    address = str(home.ledger_path) if ledger is None else ledger
     with open_ledger(address, create=create or ledger is None) as opened:
         yield Desk(home=home, route=route, ledger=opened, opened=payload)
 
