@@ -178,6 +178,15 @@ class HostSession:
         key = public_key(b64decode(item.text("node_key"), item.where), item.where)
         return key, b64decode(item.text("receipt"), item.where)
 
+    def update_policy(self, update: bytes) -> tuple[bytes, int]:
+        """Offer signed policies; return the receipt and the version that holds. Raises: as `ask`.
+
+        A host that has the newest one already changes nothing.
+        """
+        record = self.ask("trust", "update", answer="policy-updated", stdin=update)
+        item = Object(record, f"answer of {self.node}")
+        return b64decode(item.text("receipt"), item.where), item.integer("version")
+
     def receipts(self) -> Sequence[bytes]:
         """Return all signed receipts that the host keeps, oldest first. Raises: as `ask`."""
         found: list[bytes] = []

@@ -97,6 +97,7 @@ class Stager:
     connect: Callable[[Endpoint, str], Transport]
     watch: StageWatch
     runtimes: RuntimeSource
+    policy_update: bytes | None = None
 
     def cost(self, node: str, held: frozenset[str] = frozenset()) -> StageCost:
         """Return what a node that holds these trees takes at most.
@@ -179,6 +180,8 @@ class Stager:
             hello = session.hello()
         _check_fence(hello, fence, node)
         policy = encode_policy(self.policy)
+        if hello.node == node and hello.policy not in {None, sha256_text(policy)}:
+            hello = self._update_policy(session, hello, sha256_text(policy))
         if (hello.node, hello.policy) != (node, sha256_text(policy)):
             key, record = session.enrol(policy=policy, product=self.policy.product)
             self.home.pin_node(node, key)
@@ -189,6 +192,23 @@ class Stager:
             raise Refused("enrolment-differs", "a host has no node key", where=node)
         self.home.pin_node(node, hello.node_key)
         return session, hello, hello.node_key
+
+    def _update_policy(self, session: HostSession, hello: Hello, wanted: str) -> Hello:
+        """Offer the signed policies that lead to ours to a host that has another one."""
+        if self.policy_update is not None and hello.node_key is not None:
+            record, version = session.update_policy(self.policy_update)
+            check_receipt(record, node=session.node, key=hello.node_key)
+            self.watch.met(session.node, what=f"took trust policy version {version}")
+            hello = session.hello()
+        if hello.policy != wanted:
+            raise Refused(
+                "policy-differs",
+                "a host has another trust policy than this controller",
+                expected=wanted,
+                got=hello.policy,
+                where=session.node,
+            )
+        return hello
 
     def _stage(self, node: str, fence: int, route: FrozenRoute) -> NodeStaged:
         started = time.monotonic()

@@ -866,6 +866,10 @@ _NIX: dict[str, tuple[ExitCode, str]] = {
         ExitCode.INTEGRITY,
         "don't use the binary cache as it is; copy the closure into a new one with `nix copy`",
     ),
+    "nix-cache-invalid": (
+        ExitCode.USAGE,
+        "write addresses of binary caches into CAPSULE_NIX_CACHES, separated by spaces",
+    ),
     "nix-closure-open": (
         ExitCode.INTEGRITY,
         "copy the whole closure into the binary cache, not single paths of it; then lock again",

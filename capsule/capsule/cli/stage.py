@@ -25,6 +25,7 @@ from capsule.cli.output import (
     print_table,
     size_text,
 )
+from capsule.durable import read_bounded
 from capsule.first_contact import RuntimeSource
 from capsule.fleet_status import ask_hosts, highest_fence
 from capsule.fleet_work import connect, exit_code
@@ -33,6 +34,7 @@ from capsule.inventory import load_fleet
 from capsule.payload import open_payload
 from capsule.stage import NodeStaged, StageCost, Stager
 from capsule_manifest.errors import CapsuleError, ExitCode, render
+from capsule_manifest.policy_update import UPDATE_LIMITS
 
 __all__ = ["command"]
 
@@ -96,6 +98,10 @@ def command(
         controller=load_signer(controller_key_path),
         connect=connect,
         watch=watch,
+        # `trust update` writes both files side by side; hosts take what the signatures lead to.
+        policy_update=read_bounded(
+            policy_path.with_name("policy-update.json"), UPDATE_LIMITS.size_bytes_max
+        ),
     )
     if not as_json:
         _print_cost([stager.cost(node) for node in selected])

@@ -252,7 +252,7 @@ def _take(medium: Path, folder: Path, pin: Path | None, *, keep: bool, as_json: 
         ]
     )
     if keep:
-        click.echo(f"for hosts: `capsule trust update < {folder / 'policy-update.json'}` on each")
+        click.echo(f"for hosts: `capsule stage … --policy {folder / 'policy.json'}` brings it")
 
 
 def _warnings(policy: Policy) -> list[str]:
