@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 from sqlalchemy import update
 
+from capsule.lane.budget import Budget
 from capsule.lane.events import HealthSeen, Started
 from capsule.lane.node import HoldTaken, StageSeen, StopIntended
+from capsule.lane.plan import PlannedNode, RolloutPlan, plan_digest
 from capsule.lane.ports import Ledger, Rows
 from capsule.ledger.audit import audit_ledger
 from capsule.ledger.engine import begin, open_engine
@@ -24,6 +26,23 @@ from support.postgres import Cluster, running_cluster
 
 NODES = ("n1", "n2", "n3")
 STARTED = Started(plan="sha256:" + "a" * 64, fence=1)
+
+
+def make_plan() -> RolloutPlan:
+    return RolloutPlan(
+        epoch="e1",
+        capsule="sha256:" + "c" * 64,
+        route="sha256:" + "d" * 64,
+        preflight="sha256:" + "e" * 64,
+        nodes=tuple(PlannedNode(name=n, lane="ü", domain="d", serving=True) for n in NODES),
+        bystanders=3,
+        max_unavailable=2,
+        floor=1,
+        domain_cap=None,
+        max_failed_lanes=2,
+        allow_outage=False,
+        budget=Budget(ttl_ms=7),
+    )
 
 
 class World(NamedTuple):
@@ -316,6 +335,16 @@ def test_what_an_ended_epoch_left_held_is_taken_over_by_a_newer_one(world: World
     rows = Rows(opened=("n1",), taken=("n1",))
     world.ledger.append(lease, "e2", expected_seq=0, events=[STARTED], rows=rows)
     assert world.ledger.permits("e2") == {"n1"}
+
+
+def test_a_plan_is_kept_once_and_found_by_its_epoch(world: World) -> None:
+    plan = make_plan()
+    world.ledger.keep_plan(plan)
+    world.ledger.keep_plan(plan)
+    lease = world.ledger.acquire("fleet", "c1", takeover=False)
+    started = Started(plan=plan_digest(plan), fence=lease.fence)
+    world.ledger.append(lease, "e1", expected_seq=0, events=[started], rows=Rows())
+    assert world.ledger.plan("e1") == plan
 
 
 def test_a_node_that_is_open_elsewhere_brings_no_permit_either(world: World) -> None:

@@ -17,9 +17,9 @@ __all__ = ["AuditedSqlLedger", "opened", "record_epoch", "tamper"]
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[SqlLedger]:
-    """Open, or make, the ledger in a file."""
-    with open_ledger(str(path), create=True) as ledger:
+def opened(address: Path | str) -> Iterator[SqlLedger]:
+    """Open, or make, the ledger in a file or of a server."""
+    with open_ledger(str(address), create=True) as ledger:
         yield ledger
 
 

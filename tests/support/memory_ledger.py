@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from capsule.lane.events import Event
+from capsule.lane.events import Event, Started
 from capsule.lane.plan import RolloutPlan, plan_digest
 from capsule.lane.ports import Clock, Lease, Recorded, Rows
 from capsule.lane.refusals import (
@@ -65,9 +65,11 @@ class MemoryLedger:
     def keep_plan(self, plan: RolloutPlan) -> None:
         self._plans[plan_digest(plan)] = plan
 
-    def plan(self, digest: str) -> RolloutPlan:
-        """Return a plan that was kept."""
-        return self._plans[digest]
+    def plan(self, stream: str) -> RolloutPlan:
+        """Return the plan that an epoch was started with."""
+        started = self._streams[stream][0].event
+        assert isinstance(started, Started)
+        return self._plans[started.plan]
 
     def read(self, stream: str, *, after: int = 0) -> tuple[Recorded, ...]:
         return tuple(self._streams.get(stream, [])[after:])

@@ -5,10 +5,15 @@ import pytest
 from capsule.lane.node import CommitSeen
 from capsule.lane.ports import Rows
 from capsule.ledger.audit import audit_ledger
+from capsule.ledger.engine import snapshot
 from capsule.ledger.fold import check_states
+from capsule.ledger.plans import epochs as epochs_of
+from capsule.ledger.rebuild import rebuild
+from capsule.ledger.rebuilt import NodeRebuilt
 from capsule_manifest.errors import ExitCode, Refused
 from sim.fleet import Simulation
 from support.ledgers import opened, record_epoch, tamper
+from support.postgres import running_cluster
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +94,26 @@ def test_a_hold_that_a_later_epoch_took_over_is_no_damage(tmp_path, epochs):
             if events[-1].__class__.__name__ == "Ended":
                 record_epoch(ledger, plan, events)
         check_states(ledger.engine)
+
+
+def test_postgresql_is_verified_by_the_same_code_while_others_write(epochs):
+    with running_cluster() as cluster, opened(cluster.new_database()) as ledger:
+        plan, events, _ = epochs[1]
+        record_epoch(ledger, plan, events)
+        with snapshot(ledger.engine) as connection:
+            before = epochs_of(connection)
+            other, more, _ = epochs[2]
+            record_epoch(ledger, other, more)
+            assert epochs_of(connection) == before == (plan.epoch,)
+        assert {fold.stream for fold in check_states(ledger.engine)} == {plan.epoch, other.epoch}
+        assert audit_ledger(ledger.engine).events == len(events) + len(more)
+        rebuilt = [NodeRebuilt("n1", "k", "g", 40, 1, "h", "host")]
+        with pytest.raises(Refused, match="ledger-not-empty"):
+            rebuild(ledger, rebuilt, held=[], scope="fleet", holder="rebuild")
+    with running_cluster() as cluster, opened(cluster.new_database()) as ledger:
+        assert rebuild(ledger, rebuilt, held=["n1"], scope="fleet", holder="rebuild") == 41
+        check_states(ledger.engine)
+        assert ledger.acquire("fleet", "c1", takeover=False).fence == 42
 
 
 def test_a_persons_hold_is_not_the_events_business(path):
