@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from capsule_manifest.errors import Refused
 from sim.fleet import Simulation
 from support.desk import Desk
 from support.ledgers import opened, record_epoch, tamper
@@ -176,3 +177,18 @@ def test_what_a_rebuild_learned_is_compared_with_its_events(installed):
     connection.close()
     code, document = desk.json("ledger", "verify", "--ledger", "new.db")
     assert (code, document["where"]) == (10, "node_facts, n2")
+
+
+def test_a_ledger_on_a_network_file_system_is_refused_and_not_made(desk, tmp_path, monkeypatch):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        f"22 1 254:0 / / rw - ext4 /dev/root rw\n30 22 0:40 / {tmp_path} rw - nfs4 s:/ rw\n"
+    )
+    monkeypatch.setattr("capsule.ledger.engine._MOUNTINFO", mounts)
+    with pytest.raises(Refused) as caught, opened(tmp_path / "new.db"):
+        pass
+    assert (caught.value.error_id, caught.value.exit_code) == ("ledger-on-network", 3)
+    assert (caught.value.got, caught.value.where) == ("nfs4", str(tmp_path / "new.db"))
+    assert not (tmp_path / "new.db").exists()
+    Path("old.db").touch()
+    assert desk.json("ledger", "verify", "--ledger", "old.db")[0] == 3
