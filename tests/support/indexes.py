@@ -7,11 +7,13 @@ from typing import BinaryIO
 
 from capsule.builder.content_cache import ContentCache
 from capsule.builder.images.registry import ImageFetcher
+from capsule.builder.nix.access import NixAccess
+from capsule.builder.nix.program import Described, NixAsk
 from capsule.builder.target import Target
 from capsule.builder.wheels import Wanted, unfit
 from capsule_manifest.errors import Failed
 
-__all__ = ["FolderFetcher", "NoFetcher", "NoImages", "cache_of", "pip_environment"]
+__all__ = ["NO_NIX", "FolderFetcher", "NoFetcher", "NoImages", "cache_of", "pip_environment"]
 
 
 class FolderFetcher:
@@ -72,11 +74,27 @@ class NoImages:
         raise Failed("image-fetch-failed", "there is no network", where=name)
 
 
+class NoNix:
+    """No Nix on this machine."""
+
+    def is_present(self) -> bool:
+        """Return False. See `ClosureBuilder`."""
+        return False
+
+    def build(self, ask: NixAsk, folder: Path) -> Described:
+        """Fail. See `ClosureBuilder`."""
+        raise Failed("nix-failed", "there is no Nix", got=folder, where=ask.where)
+
+
+NO_NIX = NixAccess(builder=NoNix(), caches=())
+
+
 def cache_of(
     folder: Path,
     index: Path | None = None,
     files: dict[str, bytes] | None = None,
     images: ImageFetcher | None = None,
+    nix: NixAccess | None = None,
 ) -> ContentCache:
     """Return a cache in `folder` with what may be fetched; without any, no network."""
     return ContentCache(
@@ -84,6 +102,7 @@ def cache_of(
         FolderFetcher(index) if index is not None else NoFetcher(),
         _Files(files) if files is not None else NoFetcher(),
         images if images is not None else NoImages(),
+        nix if nix is not None else NO_NIX,
     )
 
 

@@ -24,6 +24,7 @@ from capsule.builder.config_values import (
     GitSource,
     ImageSource,
     ManagedFileSource,
+    NixOrigin,
     PathOrigin,
     RecoverySource,
     ServiceSource,
@@ -34,6 +35,7 @@ from capsule.builder.config_values import (
     WheelOrigin,
     WheelsSource,
 )
+from capsule.builder.nix.names import KEY
 from capsule_manifest.errors import Refused
 from capsule_manifest.paths import check_path
 from capsule_manifest.release import (
@@ -52,6 +54,7 @@ __all__ = ["ReleaseDocument"]
 
 # Folders that the host makes in a generation beside the components.
 _TAKEN_NAMES: Final = frozenset({"units", "files", "seal.json"})
+_FLAKE: Final = re.compile(r"[a-z][a-z0-9+]{0,19}:[A-Za-z0-9/][!\"$-~]{0,500}")
 _FILE_MODES: Final = ("0600", "0640", "0644", "0700", "0750", "0755")
 
 
@@ -72,6 +75,15 @@ def _path(text: str) -> str:
 def _glob(text: str) -> str:
     if not text or text.startswith("/"):
         raise ValueError("a pattern relative to the archive's root")
+    return text
+
+
+def _flake(text: str) -> str:
+    """Accept a path as `_path` does, or a flake reference with a scheme and without a fragment."""
+    if ":" not in text:
+        return _path(text)
+    if not _FLAKE.fullmatch(text):
+        raise ValueError("a path, or a flake reference such as github:OWNER/REPO/REV")
     return text
 
 
@@ -184,6 +196,17 @@ class WheelsDocument(_ComponentDocument):
         )
 
 
+class NixDocument(_Document):
+    """The table `nix` of a component: where it comes from."""
+
+    flake: Annotated[str, AfterValidator(_flake)]
+    component: Name | None = None
+    keys: list[Annotated[str, _regex(KEY)]] = Field(default_factory=list)
+
+    def value(self) -> NixOrigin:
+        return NixOrigin(flake=self.flake, component=self.component, keys=tuple(self.keys))
+
+
 class ToolDocument(_ComponentDocument):
     """A component of programs that come ready to run."""
 
@@ -192,15 +215,17 @@ class ToolDocument(_ComponentDocument):
     url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$")] | None = None
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
     wheel: Annotated[str, AfterValidator(_pinned)] | None = None
+    nix: NixDocument | None = None
     member: Glob | None = None
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        if sum(origin is not None for origin in (self.path, self.url, self.wheel)) != 1:
-            raise ValueError("exactly one of path, url with sha256, wheel")
+        origins = (self.path, self.url, self.wheel, self.nix)
+        if sum(origin is not None for origin in origins) != 1:
+            raise ValueError("exactly one of path, url with sha256, wheel, nix")
         if (self.url is None) != (self.sha256 is None):
             raise ValueError("url and sha256 together")
-        if self.path is not None and self.member is not None:
+        if (self.path or self.nix) is not None and self.member is not None:
             raise ValueError("member only with wheel or url")
         return self
 
@@ -210,6 +235,8 @@ class ToolDocument(_ComponentDocument):
             origin = WheelOrigin(requirement=self.wheel, member=self.member)
         elif self.url is not None and self.sha256 is not None:
             origin = UrlOrigin(url=self.url, sha256=self.sha256, member=self.member)
+        elif self.nix is not None:
+            origin = self.nix.value()
         else:
             assert self.path is not None, "the model has exactly one origin"
             origin = PathOrigin(path=self.path)

@@ -13,6 +13,7 @@ __all__ = [
     "GitSource",
     "ImageSource",
     "ManagedFileSource",
+    "NixOrigin",
     "PathOrigin",
     "RecoverySource",
     "ServiceSource",
@@ -71,7 +72,20 @@ class WheelOrigin:
     member: str | None
 
 
-ToolOrigin = PathOrigin | UrlOrigin | WheelOrigin
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NixOrigin:
+    """A component of a flake: `flake` is a path in the release's work tree, or a flake reference.
+
+    `component` is its name in the flake, None for the same. With `keys`, as Nix writes public keys,
+    every store path must be signed by one of them.
+    """
+
+    flake: str
+    component: str | None
+    keys: tuple[str, ...]
+
+
+ToolOrigin = PathOrigin | UrlOrigin | WheelOrigin | NixOrigin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from capsule.builder.images.registry import ImageFetcher
 from capsule.builder.lockfile import ToolPin, WheelPin
+from capsule.builder.nix.access import NixAccess
 from capsule.builder.target import Target
 from capsule.builder.wheels import Wanted, check_file, make_pin
 from capsule_manifest.errors import Failed, Refused
@@ -53,12 +54,18 @@ class FileFetcher(Protocol):
 
 
 class ContentCache:
-    """Wheels, files and layers on this machine, each in a folder named by its SHA-256."""
+    """Wheels, files, layers and archives of Nix, each in a folder named by its SHA-256."""
 
     def __init__(
-        self, folder: Path, wheels: WheelFetcher, files: FileFetcher, images: ImageFetcher
+        self,
+        folder: Path,
+        wheels: WheelFetcher,
+        files: FileFetcher,
+        images: ImageFetcher,
+        nix: NixAccess,
     ) -> None:
         self.images = images
+        self.nix = nix
         self._folder = folder
         self._wheels = wheels
         self._files = files

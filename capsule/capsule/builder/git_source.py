@@ -27,7 +27,7 @@ from capsule_manifest.paths import check_link, check_path, escape
 from capsule_manifest.release import ComponentKind, Source
 from capsule_manifest.tree_entry import EntryKind
 
-__all__ = ["WorkTree", "committed_entries", "open_work_tree", "source_input"]
+__all__ = ["WorkTree", "committed_entries", "find_work_tree", "open_work_tree", "source_input"]
 
 _TIMEOUT_S: Final = 120
 _BLOB_BYTES_MAX: Final = 2 * 1024**3
@@ -57,7 +57,7 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTree:
-    """A clean git work tree at one commit. `prefix` is where the asked folder lies in it."""
+    """A git work tree at one commit. `prefix` is where the asked folder lies in it."""
 
     top: Path
     prefix: str
@@ -73,6 +73,17 @@ def open_work_tree(folder: Path) -> WorkTree:
         Refused: `source-not-git`, `source-dirty`.
         Failed: `source-git-failed`.
     """
+    work_tree = find_work_tree(folder)
+    _check_clean(work_tree.top)
+    return work_tree
+
+
+def find_work_tree(folder: Path) -> WorkTree:
+    """Return the commit that the work tree around `folder` is at, whatever is changed since.
+
+    Raises:
+        Refused: `source-not-git`.
+    """
     if not folder.is_dir():
         raise Refused("source-not-git", "a source is no folder", expected="a folder", where=folder)
     try:
@@ -86,7 +97,6 @@ def open_work_tree(folder: Path) -> WorkTree:
             expected="a folder below a git work tree",
             where=folder,
         ) from error
-    _check_clean(Path(top))
     commit, tree, date_s = line.decode().split()
     return WorkTree(
         top=Path(top), prefix=prefix, source=Source(commit=commit, tree=tree, date_s=int(date_s))

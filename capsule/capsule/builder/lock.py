@@ -8,12 +8,14 @@ build` meets no surprise.
 from collections.abc import Callable
 from datetime import datetime
 
-from capsule.builder.config import ReleaseSource, ToolSource, WheelOrigin
+from capsule.builder.config import ReleaseSource
 from capsule.builder.content_cache import ContentCache
 from capsule.builder.images.component import fetch_images, pin_images
 from capsule.builder.lockfile import LockFile, ToolPin, WheelSet
+from capsule.builder.nix.component import fetch_closures, pin_closures
 from capsule.builder.resolve import (
     Question,
+    is_plain_tool,
     open_wheels,
     questions,
     tool_entries,
@@ -41,8 +43,10 @@ def lock_release(
 
     Raises:
         Refused: `requirement-*`, `requirements-*`, `marker-unknowable`, `wheel-*`, `tool-*`,
-            `url-digest-mismatch`, `archive-refused`, `zip-refused`, `path-invalid`.
-        Failed: `wheel-fetch-failed`, `url-fetch-failed`, `cache-failed`.
+            `url-digest-mismatch`, `archive-refused`, `zip-refused`, `path-invalid`, `image-*`,
+            `nix-*`.
+        Failed: `wheel-fetch-failed`, `url-fetch-failed`, `image-fetch-failed`, `nix-failed`,
+            `nix-path-unavailable`, `cache-failed`.
     """
     wheels: dict[tuple[str, str], WheelSet] = {}
     runtime: dict[str, WheelSet] = {}
@@ -55,7 +59,7 @@ def lock_release(
             wheels[question.name, question.target.name] = pins
     tools: dict[str, ToolPin] = {}
     for component in release.components:
-        if isinstance(component, ToolSource) and not isinstance(component.origin, WheelOrigin):
+        if is_plain_tool(component):
             report(component.name)
             tools[component.name] = tool_entries(component, release.folder, cache)[0]
     lock = LockFile(
@@ -65,6 +69,7 @@ def lock_release(
         runtime=runtime,
         tools=tools,
         images=pin_images(release, cache, previous.images if previous else {}, report=report),
+        closures=pin_closures(release, cache, previous.closures if previous else {}, report=report),
     )
     return previous if previous is not None and previous.has_pins_of(lock) else lock
 
@@ -90,11 +95,12 @@ def fetch_pins(
         wanted = pinned(question.wanted, pins.wheels)
         count += len(cache.obtain_wheels(wanted, question.target, base=question.base))
     for component in release.components:
-        if isinstance(component, ToolSource) and not isinstance(component.origin, WheelOrigin):
+        if is_plain_tool(component):
             report(component.name)
             tool_entries(component, release.folder, cache)
             count += 1
-    return count + fetch_images(release, cache, lock.images, report=report)
+    count += fetch_images(release, cache, lock.images, report=report)
+    return count + fetch_closures(release, cache, lock.closures, report=report)
 
 
 def _answer(question: Question, cache: ContentCache, previous: LockFile | None) -> WheelSet:

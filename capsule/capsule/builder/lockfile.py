@@ -18,11 +18,14 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from capsule.builder.nix.names import STORE_NAME
 from capsule_manifest.errors import Refused
 
 __all__ = [
     "ImagePin",
     "LockFile",
+    "NixPath",
+    "NixPin",
     "ToolPin",
     "WheelPin",
     "WheelSet",
@@ -80,8 +83,47 @@ class ImagePin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NixPath:
+    """A store path by its name, with the digest (hex) and size of its archive, uncompressed.
+
+    `references` are names too, sorted.
+    """
+
+    name: str
+    nar_sha256: str
+    nar_bytes: int
+    references: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NixPin:
+    """A closure: `root` with all that it needs, sorted by name; `bin` are programs of the root.
+
+    `revision` is of the flake that it was first built from, for people.
+    """
+
+    input_sha256: str
+    revision: str
+    root: str
+    bin: tuple[str, ...]
+    paths: tuple[NixPath, ...]
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """Return what decides the tree of the component."""
+        return (self.root, self.bin, self.paths)
+
+    def has_content_of(self, other: "NixPin") -> bool:
+        """Say whether both pin the same closure, whichever revision it was built from."""
+        return self.input_sha256 == other.input_sha256 and self.content == other.content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LockFile:
-    """All pins: `wheels` and `images` by component and platform, the others by one of the two."""
+    """All pins: `wheels`, `images` and `closures` by both names, the others by one.
+
+    The names are of a component and of a platform.
+    """
 
     locked_at: str
     locked_by: str
@@ -89,6 +131,7 @@ class LockFile:
     runtime: Mapping[str, WheelSet] = field(default_factory=dict)
     tools: Mapping[str, ToolPin] = field(default_factory=dict)
     images: Mapping[tuple[str, str], ImagePin] = field(default_factory=dict)
+    closures: Mapping[tuple[str, str], NixPin] = field(default_factory=dict)
 
     def has_pins_of(self, other: "LockFile") -> bool:
         """Say whether both pin the same content, whenever and by whatever they were made."""
@@ -97,6 +140,7 @@ class LockFile:
             and dict(self.runtime) == dict(other.runtime)
             and dict(self.tools) == dict(other.tools)
             and dict(self.images) == dict(other.images)
+            and dict(self.closures) == dict(other.closures)
         )
 
 
@@ -140,6 +184,41 @@ class _ImageDocument(_Document):
     manifest_sha256: Sha256
 
 
+StoreName = Annotated[str, StringConstraints(pattern=rf"^(?:{STORE_NAME.pattern})$")]
+
+
+class _NixPathDocument(_Document):
+    name: StoreName
+    nar_sha256: Sha256
+    nar_bytes: Annotated[int, Field(gt=0, le=2**53 - 1)]
+    references: list[StoreName]
+
+    def value(self) -> NixPath:
+        return NixPath(
+            name=self.name,
+            nar_sha256=self.nar_sha256,
+            nar_bytes=self.nar_bytes,
+            references=tuple(self.references),
+        )
+
+
+class _NixDocument(_Document):
+    input_sha256: Sha256
+    revision: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40,64}$")]
+    root: StoreName
+    bin: list[Text]
+    paths: Annotated[list[_NixPathDocument], Field(min_length=1)]
+
+    def value(self) -> NixPin:
+        return NixPin(
+            input_sha256=self.input_sha256,
+            revision=self.revision,
+            root=self.root,
+            bin=tuple(self.bin),
+            paths=tuple(path.value() for path in self.paths),
+        )
+
+
 class _LockDocument(_Document):
     format: Literal[1]
     locked_at: Text
@@ -148,6 +227,7 @@ class _LockDocument(_Document):
     runtime: dict[str, _SetDocument] = Field(default_factory=dict)
     tools: dict[str, _ToolDocument] = Field(default_factory=dict)
     images: dict[str, dict[str, _ImageDocument]] = Field(default_factory=dict)
+    nix: dict[str, dict[str, _NixDocument]] = Field(default_factory=dict)
 
 
 def load_lock(path: Path) -> LockFile:
@@ -205,6 +285,13 @@ def decode_lock(raw: bytes, *, where: str = "release.lock") -> LockFile:
                 for platform, item in by_platform.items()
             }
         ),
+        closures=MappingProxyType(
+            {
+                (component, platform): closure.value()
+                for component, closures in document.nix.items()
+                for platform, closure in closures.items()
+            }
+        ),
     )
 
 
@@ -234,7 +321,28 @@ def encode_lock(lock: LockFile) -> bytes:
             f"input_sha256 = {_text(image.input_sha256)}",
             f"manifest_sha256 = {_text(image.manifest_sha256)}",
         ]
+    for (component, platform), closure in sorted(lock.closures.items()):
+        lines += _closure_lines(("nix", component, platform), closure)
     return ("\n".join(lines) + "\n").encode()
+
+
+def _closure_lines(keys: Iterable[str], pin: NixPin) -> list[str]:
+    paths = [
+        f"    {{ name = {_text(path.name)}, nar_sha256 = {_text(path.nar_sha256)}, "
+        f"nar_bytes = {path.nar_bytes}, references = {_texts(path.references)} }},"
+        for path in pin.paths
+    ]
+    return [
+        "",
+        f"[{_keys(keys)}]",
+        f"input_sha256 = {_text(pin.input_sha256)}",
+        f"revision = {_text(pin.revision)}",
+        f"root = {_text(pin.root)}",
+        f"bin = {_texts(pin.bin)}",
+        "paths = [",
+        *paths,
+        "]",
+    ]
 
 
 def _set_lines(keys: Iterable[str], wheels: WheelSet) -> list[str]:
@@ -256,6 +364,10 @@ def _set_lines(keys: Iterable[str], wheels: WheelSet) -> list[str]:
 
 def _keys(parts: Iterable[str]) -> str:
     return ".".join(part if _BARE_KEY.fullmatch(part) else _text(part) for part in parts)
+
+
+def _texts(values: Iterable[str]) -> str:
+    return f"[{', '.join(map(_text, values))}]"
 
 
 def _text(value: str) -> str:

@@ -8,6 +8,7 @@ only through the cache, and only for content that is pinned.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
@@ -16,6 +17,7 @@ from packaging.version import Version
 
 from capsule.builder.archive import archive_entries, path_entries, path_pin
 from capsule.builder.config import (
+    ComponentSource,
     GitSource,
     PathOrigin,
     ReleaseSource,
@@ -29,6 +31,7 @@ from capsule.builder.git_source import open_work_tree, source_input
 from capsule.builder.images.component import image_inputs
 from capsule.builder.lockfile import LockFile, ToolPin, WheelPin, WheelSet
 from capsule.builder.model import ComponentInput, External, InputEntry
+from capsule.builder.nix.component import nix_inputs
 from capsule.builder.pylock import parse_pylock
 from capsule.builder.runtime_wheels import runtime_input, runtime_name, runtime_wanted
 from capsule.builder.target import Target
@@ -48,6 +51,7 @@ from capsule_manifest.release import Source
 __all__ = [
     "Question",
     "Resolved",
+    "is_plain_tool",
     "open_wheels",
     "questions",
     "resolve_release",
@@ -109,9 +113,9 @@ def resolve_release(
 
     Raises:
         Refused: `source-*`, `lock-stale`, `wheel-*`, `requirement-*`, `requirements-*`, `tool-*`,
-            `archive-refused`, `zip-refused`, `image-*`, `path-invalid`, `link-escapes`.
+            `archive-refused`, `zip-refused`, `image-*`, `nix-*`, `path-invalid`, `link-escapes`.
         Failed: `source-git-failed`, `wheel-fetch-failed`, `url-fetch-failed`,
-            `image-fetch-failed`, `cache-failed`.
+            `image-fetch-failed`, `nix-path-unavailable`, `cache-failed`.
     """
     source = open_work_tree(release.folder).source
     components: list[ComponentInput] = []
@@ -126,7 +130,7 @@ def resolve_release(
                 platforms=platforms,
             )
             components.append(item)
-        elif isinstance(component, ToolSource) and not isinstance(component.origin, WheelOrigin):
+        elif is_plain_tool(component):
             report(component.name)
             pin, entries, external = tool_entries(component, release.folder, cache)
             _check_tool(component, pin, lock)
@@ -141,6 +145,7 @@ def resolve_release(
             )
     components += _from_wheels(release, lock, cache, report)
     components += image_inputs(release, cache, lock.images, report=report)
+    components += nix_inputs(release, cache, lock.closures, report=report)
     components.sort(key=lambda item: (item.name, item.platforms))
     return Resolved(source=source, components=tuple(components))
 
@@ -170,6 +175,13 @@ def questions(release: ReleaseSource) -> tuple[Question, ...]:
             )
         )
     return tuple(asked)
+
+
+def is_plain_tool(component: ComponentSource) -> TypeGuard[ToolSource]:
+    """Say whether a component is a file or an archive as it is, from a path or an address."""
+    return isinstance(component, ToolSource) and isinstance(
+        component.origin, PathOrigin | UrlOrigin
+    )
 
 
 def target_of(release: ReleaseSource, platform: str) -> Target:
@@ -218,7 +230,7 @@ def tool_entries(
         name = unquote(urlsplit(origin.url).path).rpartition("/")[2]
         external = External(type="url", name=name, digest=f"sha256:{origin.sha256}")
         return pin, archive_entries(path, name, origin.member), (external,)
-    assert isinstance(origin, PathOrigin), "wheels are asked for by questions"
+    assert isinstance(origin, PathOrigin), "only plain tools are asked for here"
     entries = path_entries(folder / origin.path)
     return path_pin(entries), entries, ()
 

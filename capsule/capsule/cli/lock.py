@@ -12,6 +12,7 @@ from capsule.builder.content_cache import ContentCache, UrlFetcher, cache_folder
 from capsule.builder.images.registry import Skopeo
 from capsule.builder.lock import fetch_pins, lock_release
 from capsule.builder.lockfile import LockFile, encode_lock, load_lock
+from capsule.builder.nix.access import nix_access
 from capsule.builder.pip_fetch import PipFetcher
 from capsule.cli.output import json_option, print_json
 from capsule.clock import utc_now
@@ -66,16 +67,25 @@ def command(release_path: Path, *, fetch: bool, refresh: bool, as_json: bool) ->
 
 
 def content_cache() -> ContentCache:
-    """Return the cache of this user, with pip, HTTP and skopeo behind it."""
+    """Return the cache of this user, with pip, HTTP, skopeo and Nix behind it."""
     environment = dict(os.environ)
     return ContentCache(
-        cache_folder(environment), PipFetcher(environment), UrlFetcher(), Skopeo(environment)
+        cache_folder(environment),
+        PipFetcher(environment),
+        UrlFetcher(),
+        Skopeo(environment),
+        nix_access(environment),
     )
 
 
 def _count(lock: LockFile) -> int:
     sets = [*lock.wheels.values(), *lock.runtime.values()]
-    return sum(len(item.wheels) for item in sets) + len(lock.tools) + len(lock.images)
+    return (
+        sum(len(item.wheels) for item in sets)
+        + len(lock.tools)
+        + len(lock.images)
+        + len(lock.closures)
+    )
 
 
 def _report(name: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from capsule.builder.content_cache import ContentCache, UrlFetcher, cache_folder
 from capsule.builder.wheels import Wanted
 from capsule_manifest.errors import Failed, Refused
-from support.indexes import NoFetcher, NoImages, cache_of
+from support.indexes import NO_NIX, NoFetcher, NoImages, cache_of
 from support.wheels import WheelFile, target
 
 URL = "https://example.org/tool"
@@ -101,7 +101,9 @@ def test_a_file_is_fetched_by_address_and_kept_by_digest(tmp_path):
     sha256 = hashlib.sha256(content).hexdigest()
     pin, path = cache_of(tmp_path, files={URL: content}).obtain_file(URL, sha256)
     assert (pin.sha256, pin.size_bytes, path.read_bytes()) == (sha256, 4, content)
-    again, _ = ContentCache(tmp_path, NoFetcher(), NoFetcher(), NoImages()).obtain_file(URL, sha256)
+    again, _ = ContentCache(tmp_path, NoFetcher(), NoFetcher(), NoImages(), NO_NIX).obtain_file(
+        URL, sha256
+    )
     assert again == pin
 
 

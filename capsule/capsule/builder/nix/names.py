@@ -11,15 +11,16 @@ from typing import Final
 from capsule_manifest.errors import Refused
 from capsule_manifest.paths import escape
 
-__all__ = ["STORE", "STORE_NAME", "decode_sha256", "encode_nix32", "store_name"]
+__all__ = ["KEY", "STORE", "STORE_NAME", "decode_sha256", "encode_nix32", "store_name"]
 
 STORE: Final = "/nix/store"
 """The only store folder: a closure made for another one has that name in its programs."""
 
-STORE_NAME: Final = re.compile(
-    r"[0-9abcdfghijklmnpqrsvwxyz]{32}-(?!\.\.?(-|$))[0-9a-zA-Z+_?=.-]{1,211}"
-)
+STORE_NAME: Final = re.compile(r"[0-9abcdfghijklmnpqrsvwxyz]{32}-[0-9a-zA-Z+_?=.-]{1,211}")
 """The name of a store path in its folder: 160 bits in Nix's base 32, and a name for people."""
+
+KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}:[A-Za-z0-9+/]{43}=")
+"""A public key as Nix writes it: a name, and 32 bytes in base 64."""
 
 _ALPHABET: Final = "0123456789abcdfghijklmnpqrsvwxyz"
 _DIGEST_BYTES: Final = 32

@@ -16,16 +16,20 @@ from typing import Final
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from capsule.builder.nix.names import STORE, STORE_NAME, decode_sha256, encode_nix32, store_name
+from capsule.builder.nix.names import (
+    KEY,
+    STORE,
+    STORE_NAME,
+    decode_sha256,
+    encode_nix32,
+    store_name,
+)
 from capsule_manifest.errors import Refused
 from capsule_manifest.paths import escape
 
-__all__ = ["KEY", "NARINFO_BYTES_MAX", "NarInfo", "decode_key", "decode_narinfo", "verify_narinfo"]
+__all__ = ["NARINFO_BYTES_MAX", "NarInfo", "decode_key", "decode_narinfo", "verify_narinfo"]
 
 NARINFO_BYTES_MAX: Final = 1024 * 1024
-
-KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}:[A-Za-z0-9+/]{43}=")
-"""A public key as Nix writes it: a name, and 32 bytes in base 64."""
 
 _NAR_BYTES_MAX: Final = 2**53 - 1
 _COMPRESSIONS: Final = ("none", "xz", "zstd")

@@ -1,0 +1,42 @@
+"""A range of a file as a stream of its own: content that lies in an archive is read in place."""
+
+import io
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["open_section"]
+
+
+def open_section(path: Path, offset: int, size_bytes: int) -> BinaryIO:
+    """Open `size_bytes` of a file from `offset` on; the caller closes."""
+    return io.BufferedReader(_Section(path, offset, size_bytes))
+
+
+class _Section(io.RawIOBase):
+    def __init__(self, path: Path, offset: int, size_bytes: int) -> None:
+        super().__init__()
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._position = offset
+        self._end = offset + size_bytes
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """Fill `buffer` from where the last read ended."""
+        # The buffer protocol has a type from Python 3.12 on only.
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        data = os.pread(
+            self._descriptor, min(len(view), self._end - self._position), self._position
+        )
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Close the file, once."""
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
