@@ -126,9 +126,17 @@ class FabricTransport:
     def _open_session(self) -> Any:
         from paramiko import ChannelException  # type: ignore[import-untyped]
 
+        chain = tuple(self._chain)
+        if not chain:
+            raise Failed(
+                "ssh-throttled",
+                "the connection was closed before the program was started",
+                where=self.place,
+                retryable=True,
+            )
         try:
             return self._translated(
-                lambda: self._chain[-1].transport.open_session(
+                lambda: chain[-1].transport.open_session(
                     window_size=_WINDOW_BYTES, timeout=self._timing.start_s
                 )
             )
@@ -244,10 +252,11 @@ def _close(chain: list[Any]) -> None:
     for connection in reversed(chain):
         transport = connection.client.get_transport()
         if transport is not None:
+            # Not the client: that forgets its transport while another thread may be in it.
             with suppress(OSError, EOFError):
                 transport.sock.close()
-        with suppress(OSError, EOFError):
-            connection.client.close()
+            with suppress(OSError, EOFError):
+                transport.close()
     chain.clear()
 
 
@@ -274,14 +283,17 @@ def _failure(error: Exception, *, late: bool, place: str) -> CapsuleError:
             got=error.key.fingerprint,
             where=place,
         )
-    if isinstance(error, AuthenticationException):
+    # Paramiko says the same of a host that refused and of one that was not heard of any more.
+    gone = "transport shut down" in text
+    silent = "timeout" in text.lower()
+    if isinstance(error, AuthenticationException) and not (gone or silent):
         return Refused(
             "ssh-auth-refused",
             "a host does not take this controller's SSH key",
             got=text,
             where=place,
         )
-    if late or isinstance(error, TimeoutError):
+    if late or silent or isinstance(error, TimeoutError):
         error_id, what = "ssh-connect-deadline", "a host did not complete the connection in time"
     elif isinstance(error, ChannelException):
         error_id, what = "ssh-jump-refused", "a jump host does not forward the connection"
