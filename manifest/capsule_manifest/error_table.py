@@ -639,6 +639,10 @@ _ROLLOUT: dict[str, tuple[ExitCode, str]] = {
         ExitCode.BUSY,
         "its controller may be gone: look at `capsule rollout status`, then adopt with --takeover",
     ),
+    "hook-failed": (
+        ExitCode.NODES_HELD,
+        "run the hook by hand with the same words; the rollout asks again by itself",
+    ),
     "plan-changed": (
         ExitCode.PREFLIGHT_REFUSED,
         "look at `capsule rollout plan` again, and start with the digest that it prints",

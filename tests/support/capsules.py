@@ -112,6 +112,7 @@ def write_capsule(
     budgets: Budgets | None = None,
     signers: Sequence[Signer] = (documents.RELEASE_KEY,),
     interpreter: str | None = sys.executable,
+    soak_ms: int = 100,
 ) -> MiniCapsule:
     """Write a capsule with one service and these source components; return what it is."""
     contents: dict[str, tuple[ComponentKind, Files]] = {
@@ -128,7 +129,7 @@ def write_capsule(
         tree = build_tree(formats.file(path, content) for path, content in files.items())
         (folder / "trees" / tree.root.hex()).write_bytes(encode_tree(tree))
         packed[tree.root] = _pack(folder / "packs", tree, files)
-        described.append(_describe(name, kind, tree))
+        described.append(_describe(name, kind, tree, soak_ms))
     release = replace(
         documents.make_release(),
         release_counter=counter,
@@ -183,7 +184,7 @@ def _pack(folder: Path, tree: Tree, files: Files) -> Content:
     return Content(stream_bytes=sum(len(content) for content in objects), packs=tuple(packs))
 
 
-def _describe(name: str, kind: ComponentKind, tree: Tree) -> Component:
+def _describe(name: str, kind: ComponentKind, tree: Tree, soak_ms: int) -> Component:
     units: tuple[Unit, ...] = ()
     if kind is ComponentKind.SERVICE:
         units = (
@@ -192,7 +193,7 @@ def _describe(name: str, kind: ComponentKind, tree: Tree) -> Component:
                 file="hello.service",
                 start_timeout_ms=1000,
                 stop_timeout_ms=1000,
-                soak_ms=100,
+                soak_ms=soak_ms,
                 probe=None,
             ),
         )

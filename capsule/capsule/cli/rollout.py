@@ -13,6 +13,7 @@ from capsule.cli.output import json_option, print_json, print_pairs
 from capsule.cli.rollout_desk import (
     Desk,
     carry_out,
+    chosen_hook,
     epoch_option,
     ledger_option,
     open_desk,
@@ -37,6 +38,7 @@ from capsule_manifest.errors import ExitCode, Refused
 __all__ = ["command", "decide_epoch"]
 
 _PREFLIGHT_MS_MAX: Final = 15 * 60 * 1000
+_STALL_MARGIN_MS: Final = 30_000
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -220,7 +222,9 @@ def _run(desk: Desk, planned: RolloutPlan, key_path: Path, *, as_json: bool) -> 
         connect=connect,
         watch=TerminalWatch(desk.home, planned.epoch, as_json=as_json),
         interrupts=Interrupts(),
-        patience=Patience(),
+        hook=chosen_hook(),
+        # Longer than any host takes to end what it began; then only a person can help.
+        patience=Patience(stall_ms=planned.budget.op_ms + _STALL_MARGIN_MS),
     )
 
 

@@ -20,11 +20,13 @@ from capsule.ledger.store import SqlLedger
 from capsule.payload import Payload, open_payload
 from capsule.rollout.decisions import Inbox, Wish, check_wish, decision_of
 from capsule.rollout.epoch import EpochRun, epoch_folder
+from capsule.rollout.hooks import CommandHook, Hook, HttpHook
 from capsule_manifest.errors import CapsuleError, ExitCode, Failed, Refused
 
 __all__ = [
     "Desk",
     "carry_out",
+    "chosen_hook",
     "epoch_option",
     "fold_of",
     "ledger_option",
@@ -34,6 +36,7 @@ __all__ = [
 
 _ANSWER_S: Final = 10.0
 _POLL_S: Final = 0.1
+_HOOK: Final = "capsule.hook"
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -56,9 +59,59 @@ def epoch_option(function: Function) -> Function:
 
 def run_options(function: Function) -> Function:
     """Add the options of commands that may run an epoch."""
-    for add in (json_option, home_option, ledger_option, controller_key_option, policy_option):
+    for add in (
+        json_option,
+        home_option,
+        hook_options,
+        ledger_option,
+        controller_key_option,
+        policy_option,
+    ):
         function = add(function)
     return function
+
+
+def hook_options(function: Function) -> Function:
+    """Add `--hook-command` and `--hook-url`; they arrive as one parameter of the context."""
+    function = click.option(
+        "--hook-url",
+        metavar="URL",
+        expose_value=False,
+        callback=_keep_url,
+        help="POST hold, drained and resume below this address.",
+    )(function)
+    return click.option(
+        "--hook-command",
+        metavar="PROGRAM",
+        expose_value=False,
+        callback=_keep_command,
+        help="Run PROGRAM hold|drained|resume NODE.",
+    )(function)
+
+
+def chosen_hook() -> Hook | None:
+    """Return the hook that the command line names, None for the ledger's own holds."""
+    hook: Hook | None = click.get_current_context().meta.get(_HOOK)
+    return hook
+
+
+def _keep_url(context: click.Context, _: click.Parameter, url: str | None) -> None:
+    if url is None:
+        return
+    if not url.startswith(("http://", "https://")):
+        raise click.BadParameter("expected an address that begins with http:// or https://")
+    _keep(context, HttpHook(url=url))
+
+
+def _keep_command(context: click.Context, _: click.Parameter, program: str | None) -> None:
+    if program is not None:
+        _keep(context, CommandHook(program=program))
+
+
+def _keep(context: click.Context, hook: Hook) -> None:
+    if _HOOK in context.meta:
+        raise click.UsageError("give either --hook-command or --hook-url")
+    context.meta[_HOOK] = hook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

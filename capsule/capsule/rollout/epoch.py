@@ -17,12 +17,14 @@ from capsule.home import ProductHome
 from capsule.lane.driver import Decision, Driver, Patience
 from capsule.lane.events import Event
 from capsule.lane.plan import RolloutPlan
+from capsule.lane.ports import Dispatch
 from capsule.lane.proposals import result_of
 from capsule.ledger.store import SqlLedger
 from capsule.payload import Payload
 from capsule.rollout.decisions import Inbox, Wish
 from capsule.rollout.dispatch import LedgerDispatch
 from capsule.rollout.evidence import Ordered
+from capsule.rollout.hooks import Hook, HookDispatch
 from capsule.rollout.link import NodeJob, NodeLink, NodeWatch
 from capsule.rollout.links import Links
 from capsule.rollout.shell import BootClock, Interrupts, Mailbox, run_driver
@@ -81,6 +83,7 @@ class EpochRun:
     watch: EpochWatch
     interrupts: Interrupts
     patience: Patience
+    hook: Hook | None = None
 
     def start(self, highest_fence: int) -> ExitCode:
         """Start the epoch and see it to its end, its parking, or a detachment.
@@ -104,9 +107,7 @@ class EpochRun:
         self.ledger.fence_floor = max(self.home.fence(), highest_fence) + 1
         mailbox = Mailbox()
         links = Links(self._link, hear=mailbox.hear)
-        dispatch = LedgerDispatch(
-            hear=mailbox.hear, serving=lambda node: driver.state.members[node].taken_serving
-        )
+        dispatch = self._dispatch(mailbox, lambda node: driver.state.members[node].taken_serving)
         clock = BootClock()
         driver = Driver(
             self.plan,
@@ -136,6 +137,12 @@ class EpochRun:
             links.end()
         self.watch.turned(driver)
         return _code(driver, ended=ended)
+
+    def _dispatch(self, mailbox: Mailbox, serving: Callable[[str], bool]) -> Dispatch:
+        if self.hook is None:
+            return LedgerDispatch(hear=mailbox.hear, serving=serving)
+        facts = {"epoch": self.plan.epoch, "route": self.plan.route, "capsule": self.plan.capsule}
+        return HookDispatch(self.hook, facts=facts, hear=mailbox.hear, serving=serving)
 
     def _check(self) -> None:
         if (self.plan.route, self.plan.capsule) != (self.route.digest, self.payload.capsule):

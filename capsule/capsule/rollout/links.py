@@ -9,56 +9,13 @@ What a thread finds out goes to `hear` and comes to the driver in the shell's ow
 Source: design, section 11; `docs/adr/0181-threads-per-node.md`.
 """
 
-import logging
-import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 
 from capsule.lane.ports import HostReport, Unreachable
 from capsule.rollout.link import NodeLink
-from capsule_manifest.errors import CapsuleError
+from capsule.rollout.worker import Worker
 
 __all__ = ["Links"]
-
-_logger = logging.getLogger(__name__)
-_Job = tuple[str, Callable[[], None]]
-
-
-class _Worker:
-    """One node's thread and its queue, in which each kind of message waits at most once."""
-
-    def __init__(self, node: str, failed: Callable[[str, Exception], None]) -> None:
-        self._node = node
-        self._failed = failed
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._waiting: set[str] = set()
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=f"node {node}", daemon=True)
-        self._thread.start()
-
-    def put(self, name: str, job: Callable[[], None]) -> None:
-        with self._lock:
-            if name in self._waiting:
-                return
-            self._waiting.add(name)
-        self._jobs.put((name, job))
-
-    def _run(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            name, job = item
-            try:
-                job()
-            except CapsuleError as error:
-                self._failed(self._node, error)
-            except Exception as error:  # the edge of a thread: the other nodes must go on
-                _logger.exception("node %s", self._node)
-                self._failed(self._node, error)
-            finally:
-                with self._lock:
-                    self._waiting.discard(name)
-
-    def end(self) -> None:
-        self._jobs.put(None)
 
 
 class Links:
@@ -73,8 +30,8 @@ class Links:
         self._make = make
         self._hear = hear
         self._links: dict[str, NodeLink] = {}
-        self._workers: dict[str, _Worker] = {}
-        self._followers: dict[str, _Worker] = {}
+        self._workers: dict[str, Worker] = {}
+        self._followers: dict[str, Worker] = {}
 
     def order(self, node: str, op_id: str, *, fence: int) -> None:
         """Send the node's order, or the very same again."""
@@ -115,7 +72,9 @@ class Links:
         link = self._link(node)
         follower = self._followers.get(node)
         if follower is None:
-            follower = self._followers[node] = _Worker(node, self._lost)
+            follower = self._followers[node] = Worker(
+                f"node {node}", lambda error: self._lost(node, error)
+            )
         follower.put(f"follow {op_id}", lambda: link.follow(op_id, self._hear))
 
     def _link(self, node: str) -> NodeLink:
@@ -125,10 +84,12 @@ class Links:
             link = self._links[node] = self._make(node)
         return link
 
-    def _worker(self, node: str) -> _Worker:
+    def _worker(self, node: str) -> Worker:
         worker = self._workers.get(node)
         if worker is None:
-            worker = self._workers[node] = _Worker(node, self._lost)
+            worker = self._workers[node] = Worker(
+                f"node {node}", lambda error: self._lost(node, error)
+            )
         return worker
 
     def _lost(self, node: str, error: Exception) -> None:

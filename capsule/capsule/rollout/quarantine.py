@@ -25,7 +25,7 @@ QUARANTINE: Final = "quarantine"
 
 _SCHEMA: Final = "capsule-quarantine/1"
 _SIZE_BYTES_MAX: Final = 1024 * 1024
-_HELD: Final = frozenset({Coherence.CONTRADICTORY, Coherence.FOREIGN})
+_HELD: Final = frozenset({Coherence.CONTRADICTORY, Coherence.FOREIGN, Coherence.REPAIRABLE})
 _EXITS: Final = frozenset({Coherence.COHERENT, Coherence.FRESH})
 
 
@@ -42,7 +42,7 @@ class Quarantined:
 def quarantine_unfit(
     home: ProductHome, ledger: SqlLedger, preflight: Preflight
 ) -> tuple[Quarantined, ...]:
-    """Hold every node that contradicts itself, before anything is changed anywhere.
+    """Hold every node whose identity is not whole, before anything is changed anywhere.
 
     Evidence is written before the hold. Repeating it changes nothing but the evidence.
 
