@@ -7,8 +7,9 @@ stopped at each of its own writes and runs again. After that one generation must
 with its services running, the chain of receipts unbroken and everything true that was said.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from capsule_installer.accept import accept_order
 from capsule_installer.boot import recover
@@ -21,18 +22,31 @@ from capsule_installer.rollback import rollback_order
 from capsule_installer.supervisor import supervise
 from capsule_manifest.errors import CapsuleError
 from capsule_manifest.orders import ABSENT
-from support.crashing_disk import CrashingDisk, Moment, Stopped
+from capsule_manifest.records import Marker
+from crash.points import (
+    WHOLE_STATES,
+    Need,
+    Photographer,
+    Point,
+    Report,
+    Violation,
+    lost_power,
+)
 from support.install_world import Machine, World
-from support.model_disk import ModelDisk, survivors
+from support.model_disk import ModelDisk
 from support.staged_host import Build
 
-__all__ = ["Deed", "Report", "Violation", "deeds", "enumerate_deed", "find_need"]
+__all__ = [
+    "Deed",
+    "deeds",
+    "enumerate_deed",
+    "find_need",
+    "host_at",
+    "photograph",
+    "recovered",
+]
 
 CONFIG, MORE = "/etc/hello/hello.toml", "/srv/more/more.toml"
-
-
-class Violation(AssertionError):
-    """What must hold did not; the text says where the program was stopped."""
 
 
 @dataclass(slots=True)
@@ -42,6 +56,12 @@ class Said:
     accepted: list[str] = field(default_factory=list)
     committed: list[str] = field(default_factory=list)
     ended: dict[str, Result] = field(default_factory=dict)
+
+    def copy(self) -> "Said":
+        return Said(list(self.accepted), list(self.committed), dict(self.ended))
+
+
+Photo = Point[tuple[Machine, Said]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,33 +73,6 @@ class Deed:
     act: Callable[[World, Said], None]
     before: str
     after: str
-
-
-@dataclass(slots=True)
-class Report:
-    """How much was tried."""
-
-    points: int = 0
-    recoveries: int = 0
-    labels: set[str] = field(default_factory=set)
-    # Disks that were checked already: most power losses leave what another one left as well.
-    seen: set[tuple[object, ...]] = field(default_factory=set)
-
-    def is_known(self, world: World, said: Said) -> bool:
-        """Say whether such a host was there before; remember it. What it was told counts too."""
-        machine = world.machine
-        state = (
-            _model(world).fingerprint(),
-            tuple(sorted(machine.running.items())),
-            machine.boot,
-            tuple(said.accepted),
-            tuple(said.committed),
-            tuple(said.ended.items()),
-        )
-        if state in self.seen:
-            return True
-        self.seen.add(state)
-        return False
 
 
 def deeds(skip: str = "") -> Iterator[Deed]:
@@ -125,108 +118,142 @@ def deeds(skip: str = "") -> Iterator[Deed]:
 
 
 def enumerate_deed(deed: Deed, report: Report, *, every: int = 1, nested: bool = True) -> None:
-    """Stop a deed everywhere, or at each `every`-th write, and check what is left.
+    """Stop a deed everywhere, or at each `every`-th moment, and check what is left.
 
     Raises:
         Violation: with the point at which it happened.
     """
-    writes = _writes(deed, report, skip="")
-    for number, write in list(enumerate(writes, start=1))[::every]:
-        for moment in Moment:
-            if moment is Moment.BEFORE and number > 1:
-                # The same as after the one before.
-                continue
-            if moment is Moment.WITHIN and not write.startswith("write "):
-                # Names change whole or not at all; what an fsync leaves is the model's to vary.
-                continue
-            _stop_at(deed, report, number, moment, skip="", nested=nested)
+    points = photograph(deed, report, skip="")
+    for done, point in enumerate(points[::every], start=1):
+        report.points += 1
+        where = f"{deed.name}, {point.where}"
+        world, said = host_at(deed, point)
+        _recover_and_check(deed, report, world, said, f"{where}, killed", nested=nested)
+        _lose_power(deed, report, world, said, where, nested=nested)
+        report.tell(done, len(points))
 
 
-def find_need(label: str) -> str:
-    """Return what goes wrong without the fsync `label`, "" when nothing is found.
+def find_need(label: str, first: str = "") -> Need | None:
+    """Return what goes wrong without the fsync `label`; the deed `first` is tried first.
 
-    Only what comes after the missing fsync can differ, so deeds are stopped from there on.
+    Only what comes after the missing fsync can differ, so deeds are stopped from there on, and only
+    by power losses.
     """
-    for deed in deeds(skip=label):
-        report = Report()
-        writes = _writes(deed, report, skip=label)
-        first = next((n for n, write in enumerate(writes, 1) if write.endswith(label)), None)
-        if first is None and deed.world.machine.starts == 0:
-            continue
-        for number in range(first or 1, len(writes) + 1):
-            try:
-                _stop_at(deed, report, number, Moment.AFTER, skip=label, nested=False)
-            except Violation as violation:
-                return str(violation)
-    return ""
+    for deed in sorted(deeds(skip=label), key=lambda deed: deed.name != first):
+        try:
+            _stop_without(deed, label)
+        except Violation as violation:
+            return Need(deed.name, str(violation))
+    return None
 
 
-def _writes(deed: Deed, report: Report, *, skip: str) -> list[str]:
-    """Do a deed undisturbed, check it, and return what it wrote."""
+def _stop_without(deed: Deed, label: str) -> None:
+    report = Report()
+    points = photograph(deed, report, skip=label)
+    missing = [n for n, point in enumerate(points) if point.write.endswith(label)]
+    if not missing and deed.world.machine.starts == 0:
+        return
+    after = points[missing[0] if missing else 0 :]
+    for point in after:
+        world, said = host_at(deed, point)
+        _lose_power(deed, report, world, said, f"{deed.name}, {point.where}")
+    # Some are needed only after another program was killed before its own fsync.
+    for point in points:
+        world, said = host_at(deed, point)
+        where = f"{deed.name}, {point.where}, killed"
+        _recover_and_check(deed, report, world, said, where, nested=True)
+
+
+def photograph(deed: Deed, report: Report, *, skip: str) -> list[Photo]:
+    """Do a deed undisturbed, check it, and return the host at each moment; the last is told."""
     whole = _copy(deed.world, skip=skip)
-    counter = CrashingDisk(whole.host.disk)
     said = Said()
-    deed.act(whole.on(counter, whole.machine), said)
+    photographer = Photographer(_model(whole), lambda: (whole.machine.copy(), said.copy()))
+    deed.act(whole.on(photographer.disk, whole.machine), said)
+    told = photographer.told()
     _check(whole, deed, said, f"{deed.name}, undisturbed")
     report.labels |= _model(whole).labels
-    return counter.writes
+    return [*photographer.points, told]
 
 
-def _stop_at(
-    deed: Deed, report: Report, number: int, moment: Moment, *, skip: str, nested: bool
+def host_at(deed: Deed, point: Photo) -> tuple[World, Said]:
+    machine, said = point.state
+    return deed.world.on(point.disk, machine), said
+
+
+def _lose_power(
+    deed: Deed,
+    report: Report,
+    world: World,
+    said: Said,
+    where: str,
+    *,
+    nested: bool = False,
+    few: bool = False,
 ) -> None:
-    world = _copy(deed.world, skip=skip)
-    model = world.host.disk
-    assert isinstance(model, ModelDisk)
-    said = Said()
-    where = ""
-    try:
-        deed.act(world.on(CrashingDisk(model, stop_at=number, moment=moment), world.machine), said)
-    except Stopped as stopped:
-        where = f"{deed.name}, {stopped}"
-    assert where, "the deed must come as far as when it was counted"
-    report.points += 1
-    model.locked.clear()
-    _recover_and_check(deed, report, world, said, f"{where}, killed", nested=nested)
-    for index, (how, disk) in enumerate(survivors(model)):
+    for index, (how, disk) in enumerate(
+        islice(lost_power(_model(world)), WHOLE_STATES if few else None)
+    ):
         after = world.on(disk, world.machine.copy())
         after.machine.reboot()
-        if report.is_known(after, said):
-            continue
-        _check_held(after, f"{where}, power lost: {how}")
         # Within recovery only for all lost and all kept: the others differ in what recovery finds,
         # not in how it can be stopped.
-        deep = nested and index < 2
-        _recover_and_check(deed, report, after, said, f"{where}, power lost: {how}", nested=deep)
+        deep = nested and index < WHOLE_STATES
+        if report.is_known(_state(after, said), deep=deep):
+            continue
+        lost = f"{where}, power lost: {how}"
+        _check_held(after, lost)
+        _recover_and_check(deed, report, after, said, lost, nested=deep)
 
 
 def _recover_and_check(
     deed: Deed, report: Report, world: World, said: Said, where: str, *, nested: bool
 ) -> None:
     whole = world.on(_model(world).copy(), world.machine.copy())
-    counter = CrashingDisk(whole.host.disk)
+    points = _recover(whole, where, is_watched=nested)
+    report.recoveries += 1
+    if not report.is_known(("recovered", _state(whole, said))):
+        _check(whole, deed, said, where)
+    for point in points:
+        report.points += 1
+        again = world.on(point.disk, point.state)
+        deeper = f"{where}; recovery {point.where}"
+        if not report.is_known(_state(again, said)):
+            _recover_and_check(deed, report, again, said, f"{deeper}, killed", nested=False)
+        _lose_power(deed, report, again, said, deeper, few=True)
+
+
+def recovered(world: World, said: Said, deed: Deed) -> list[Point[Machine]]:
+    """Recover a host and return it at each moment of the recovery."""
+    points = _recover(world, deed.name, is_watched=True)
+    _check(world, deed, said, deed.name)
+    return points
+
+
+def _recover(world: World, where: str, *, is_watched: bool) -> list[Point[Machine]]:
+    photographer = Photographer(_model(world), world.machine.copy)
+    disk = photographer.disk if is_watched else world.host.disk
     try:
-        recover(whole.on(counter, whole.machine).effects())
+        recover(world.on(disk, world.machine).effects())
     except Exception as error:
         raise Violation(f"{where}: recovery failed: {error!r}") from error
-    report.recoveries += 1
-    _check(whole, deed, said, where)
-    for number in range(1, counter.count + 1) if nested else ():
-        report.points += 1
-        again = world.on(_model(world).copy(), world.machine.copy())
-        disk = again.host.disk
-        assert isinstance(disk, ModelDisk)
-        deeper = f"{where}; recovery stopped after write {number}"
-        try:
-            crashing = CrashingDisk(disk, stop_at=number, moment=Moment.AFTER)
-            recover(again.on(crashing, again.machine).effects())
-        except Stopped:
-            disk.locked.clear()
-        if report.is_known(again, said):
-            continue
-        recover(again.effects())
-        report.recoveries += 1
-        _check(again, deed, said, deeper)
+    return photographer.points
+
+
+def _state(world: World, said: Said) -> Hashable:
+    """Return what recovery and the checks depend on; two equal ones end equally.
+
+    The clock is not part of it: at recovery an open op is undone whatever its deadlines are.
+    """
+    machine = world.machine
+    return (
+        _model(world).fingerprint(),
+        tuple(sorted(machine.running.items())),
+        machine.boot,
+        tuple(said.accepted),
+        tuple(said.committed),
+        tuple(said.ended.items()),
+    )
 
 
 def _check(world: World, deed: Deed, said: Said, where: str) -> None:
@@ -287,7 +314,9 @@ def _check_held(world: World, where: str) -> None:
         raise Violation(f"{where}: a mixture without a hold")
 
 
-def _ordering(marker, digit, *, confirm="local"):  # type: ignore[no-untyped-def]
+def _ordering(
+    marker: Marker, digit: str, *, confirm: str = "local"
+) -> Callable[[World, Said], None]:
     op_id = digit * 32
 
     def act(world: World, said: Said) -> None:

@@ -8,7 +8,7 @@ forgotten. Then the request is repeated, is stopped again, and repeated once mor
 be staged whole, and the chain of receipts unbroken.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -19,16 +19,21 @@ from capsule_installer.receipts import verify_chain
 from capsule_installer.verify_host import HostVerifier
 from capsule_manifest.errors import CapsuleError
 from capsule_manifest.release import ComponentKind
-from crash.install import Report, Violation
-from support.crashing_disk import CrashingDisk, Moment, Stopped
+from crash.points import (
+    WHOLE_STATES,
+    Need,
+    Photographer,
+    Point,
+    Report,
+    Violation,
+    lost_power,
+)
 from support.deliveries import Capsule, Receiver, default_parts, make_capsule, part
-from support.model_disk import ModelDisk, survivors
+from support.model_disk import ModelDisk
 
-__all__ = ["StageDeed", "enumerate_stage", "stage_deeds"]
+__all__ = ["StageDeed", "enumerate_stage", "find_need", "stage_deeds"]
 
 ROOT = "/h"
-_WHOLE_STATES = 6
-_CHANGES_MAX = 12
 
 
 @dataclass(slots=True)
@@ -38,6 +43,9 @@ class Said:
     enrolled: bool = False
     staged: list[str] = field(default_factory=list)
     receipts: int = 0
+
+    def copy(self) -> "Said":
+        return Said(self.enrolled, list(self.staged), self.receipts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,55 +87,68 @@ def enumerate_stage(
 ) -> None:
     """Stop a deed everywhere and check what is left; `skip` is an fsync that is not done.
 
-    With `every` above 1 only each so many writes are stopped, for a quick look.
+    With `every` above 1 only each so many moments are looked at.
 
     Raises:
         Violation: with the point at which it happened.
     """
+    points = _photograph(deed, report, skip)
+    for done, point in enumerate([*points[:-1:every], points[-1]], start=1):
+        report.points += 1
+        where, said = f"{deed.name}, {point.where}", point.state
+        if not report.is_known(_state(deed, point.disk, said), deep=nested):
+            killed = f"{where}, killed"
+            _check_and_repeat(deed, report, point.disk, said, killed, nested=nested)
+        _lose_power(deed, report, point.disk, said, where, nested=nested)
+        report.tell(done, len(points))
+
+
+def find_need(label: str, first: str = "") -> Need | None:
+    """Return what goes wrong without the fsync `label`; the deed `first` is tried first."""
+    for deed in sorted(stage_deeds(), key=lambda deed: deed.name != first):
+        report = Report()
+        points = _photograph(deed, report, label)
+        missing = [n for n, point in enumerate(points) if point.write.endswith(label)]
+        if not missing:
+            continue
+        try:
+            # Only what comes after the missing fsync can differ.
+            for point in points[missing[0] :]:
+                where = f"{deed.name}, {point.where}"
+                _lose_power(deed, report, point.disk, point.state, where)
+        except Violation as violation:
+            return Need(deed.name, str(violation))
+    return None
+
+
+def _photograph(deed: StageDeed, report: Report, skip: str) -> list[Point[Said]]:
+    """Do a deed undisturbed, check it, and return the host at each moment; the last is told."""
     whole = _copy(deed.disk, skip)
-    counter = CrashingDisk(whole)
     said = Said()
-    deed.act(_on(counter), said)
+    photographer = Photographer(whole, said.copy)
+    deed.act(_on(photographer.disk), said)
+    told = photographer.told()
     _check_end(deed, whole, said, deed.name)
     report.labels |= whole.labels
-    report.points += 1
-    _lose_power(deed, report, whole, said, f"{deed.name}, answered", nested=nested)
-    for number in range(1, counter.count + 1, every):
-        for moment in Moment:
-            # Before a write is the same as after the one before it.
-            if moment is not Moment.BEFORE or number == 1:
-                _stop_at(deed, report, number, moment, skip=skip, nested=nested)
-
-
-def _stop_at(
-    deed: StageDeed, report: Report, number: int, moment: Moment, *, skip: str, nested: bool
-) -> None:
-    model = _copy(deed.disk, skip)
-    said = Said()
-    where = ""
-    try:
-        deed.act(_on(CrashingDisk(model, stop_at=number, moment=moment)), said)
-    except Stopped as stopped:
-        where = f"{deed.name}, {stopped}"
-    assert where, "the deed must come as far as when it was counted"
-    report.points += 1
-    model.locked.clear()
-    _check_and_repeat(deed, report, model, said, f"{where}, killed", nested=nested)
-    _lose_power(deed, report, model, said, where, nested=nested)
+    return [*photographer.points, told]
 
 
 def _lose_power(
-    deed: StageDeed, report: Report, model: ModelDisk, said: Said, where: str, *, nested: bool
+    deed: StageDeed,
+    report: Report,
+    model: ModelDisk,
+    said: Said,
+    where: str,
+    *,
+    nested: bool = False,
+    few: bool = False,
 ) -> None:
-    few = len(model.pending) <= _CHANGES_MAX
-    for index, (how, disk) in enumerate(islice(survivors(model), None if few else _WHOLE_STATES)):
-        state = (deed.name, disk.fingerprint(), said.enrolled, len(said.staged), said.receipts)
-        if state in report.seen:
-            continue
-        report.seen.add(state)
-        _check_and_repeat(
-            deed, report, disk, said, f"{where}, power lost: {how}", nested=nested and index < 2
-        )
+    for index, (how, disk) in enumerate(islice(lost_power(model), WHOLE_STATES if few else None)):
+        # A repetition is stopped only where all is lost or kept, as in the other half.
+        deep = nested and index < WHOLE_STATES
+        if not report.is_known(_state(deed, disk, said), deep=deep):
+            lost = f"{where}, power lost: {how}"
+            _check_and_repeat(deed, report, disk, said, lost, nested=deep)
 
 
 def _check_and_repeat(
@@ -135,23 +156,22 @@ def _check_and_repeat(
 ) -> None:
     _check_now(deed, disk, said, where)
     whole = disk.copy()
-    counter = CrashingDisk(whole)
-    _repeat(deed, counter, where)
+    photographer = Photographer(whole, said.copy)
+    _repeat(deed, photographer.disk if nested else whole, where)
     report.recoveries += 1
-    _check_end(deed, whole, said, where)
-    # Every third write: the repetition makes the same writes, and each was stopped above.
-    for number in range(1 + report.points % 3, counter.count + 1, 3) if nested else ():
+    if not report.is_known(("repeated", _state(deed, whole, said))):
+        _check_end(deed, whole, said, where)
+    for point in photographer.points:
         report.points += 1
-        again = disk.copy()
-        deeper = f"{where}; the repetition stopped after write {number}"
-        try:
-            deed.act(_on(CrashingDisk(again, stop_at=number, moment=Moment.AFTER)), Said())
-        except Stopped:
-            again.locked.clear()
-        _check_now(deed, again, said, deeper)
-        _repeat(deed, again, deeper)
-        report.recoveries += 1
-        _check_end(deed, again, said, deeper)
+        deeper = f"{where}; the repetition {point.where}"
+        if not report.is_known(_state(deed, point.disk, said)):
+            _check_and_repeat(deed, report, point.disk, said, f"{deeper}, killed", nested=False)
+        _lose_power(deed, report, point.disk, said, deeper, few=True)
+
+
+def _state(deed: StageDeed, disk: ModelDisk, said: Said) -> Hashable:
+    """Return what the repetition and the checks depend on; two equal ones end equally."""
+    return deed.name, disk.fingerprint(), said.enrolled, tuple(said.staged), said.receipts
 
 
 def _repeat(deed: StageDeed, disk: Disk, where: str) -> None:

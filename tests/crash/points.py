@@ -1,0 +1,170 @@
+"""What both halves share: the moments of one run, what was tried already, how it is told.
+
+One run of a deed on a watched disk gives a copy of the host at each moment at which the program can
+be stopped. Such a copy owes nothing to the program's clean-up code, just as after a real kill.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
+
+from support.crashing_disk import CrashingDisk, Moment
+from support.model_disk import ModelDisk, survivors
+
+__all__ = [
+    "NEEDED",
+    "WHOLE_STATES",
+    "Half",
+    "Need",
+    "Photographer",
+    "Point",
+    "Report",
+    "Violation",
+    "lost_power",
+]
+
+StateT = TypeVar("StateT")
+
+
+class Half(StrEnum):
+    """The two halves of what a host does."""
+
+    INSTALL = "install"
+    STAGE = "stage"
+
+
+NEEDED: Final[Mapping[Half, Mapping[str, str]]] = {
+    Half.INSTALL: {
+        "hold's name": "upgrade",
+        "hold's removal": "upgrade",
+        "intent's name": "upgrade",
+        "new folder's name": "first install",
+        "new units' names": "upgrade",
+        "op file's data": "upgrade",
+        "outcome's name": "upgrade",
+        "prepared op files' names": "upgrade",
+        "published file's name": "upgrade",
+        "removed markers": "collection",
+        "removed names": "rollback right after an upgrade",
+        "removed ops' names": "collection",
+        "replaced file's name": "upgrade",
+        "restored names": "upgrade after a restore",
+        "result's name": "upgrade after a restore",
+        "switched names": "upgrade",
+        "temporary file's data": "upgrade",
+        "waiting and kept names": "upgrade",
+        "waiting file's data": "upgrade",
+    },
+    Half.STAGE: {
+        "new folder's name": "enrolment",
+        "published file's name": "enrolment",
+        "replaced file's name": "first staging",
+        "staged content": "first staging",
+        "temporary file's data": "enrolment",
+        "withdrawn marker's name": "staging with another value",
+    },
+}
+"""Each fsync of both halves, and a deed that goes wrong without it."""
+
+WHOLE_STATES: Final = 2
+"""The first so many of `lost_power` are: no change of names kept, and all of them kept."""
+
+# With more changes of names than this, only the newest is also lost alone and kept alone: the
+# others were, after the writes that made them.
+_CHANGES_MAX: Final = 24
+_PROGRESS_S: Final = 20.0
+
+
+class Violation(AssertionError):
+    """What must hold did not; the text says where the program was stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What goes wrong in `deed` without an fsync."""
+
+    deed: str
+    violation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point(Generic[StateT]):
+    """A host at one moment; `state` is what a half keeps beside the disk."""
+
+    number: int
+    moment: Moment
+    write: str
+    disk: ModelDisk
+    state: StateT
+
+    @property
+    def where(self) -> str:
+        return f"{self.moment} write {self.number}: {self.write}"
+
+
+class Photographer(Generic[StateT]):
+    """Keep a copy of `model` and of what `state` returns at each moment of what `disk` is used for.
+
+    `disk` is to be given to the program.
+    """
+
+    def __init__(self, model: ModelDisk, state: Callable[[], StateT]) -> None:
+        self._model = model
+        self._state = state
+        self.points: list[Point[StateT]] = []
+        self.disk = CrashingDisk(model, watch=self._take)
+
+    def told(self) -> Point[StateT]:
+        """Return the host as it is when everything was done and answered."""
+        return Point(
+            number=self.disk.count + 1,
+            moment=Moment.BEFORE,
+            write="nothing is left to do",
+            disk=self._model.copy(),
+            state=self._state(),
+        )
+
+    def _take(self, moment: Moment, write: str) -> None:
+        copied = self._model.copy()
+        self.points.append(Point(self.disk.count, moment, write, copied, self._state()))
+
+
+@dataclass(slots=True)
+class Report:
+    """How much was tried. With `name` it tells how far it is."""
+
+    name: str = ""
+    points: int = 0
+    recoveries: int = 0
+    labels: set[str] = field(default_factory=set)
+    # Hosts that were tried already: most power losses leave what another one left as well.
+    seen: set[Hashable] = field(default_factory=set)
+    began: float = field(default_factory=time.monotonic)
+    told: float = field(default_factory=time.monotonic)
+
+    def is_known(self, state: Hashable, *, deep: bool = False) -> bool:
+        """Say whether this was there before, as deep; remember it."""
+        if (state, deep) in self.seen or (state, True) in self.seen:
+            return True
+        self.seen.add((state, deep))
+        return False
+
+    def tell(self, done: int, total: int) -> None:
+        """Print how far this is, now and then."""
+        now = time.monotonic()
+        if self.name and now - self.told > _PROGRESS_S:
+            self.told = now
+            rate = self.points / (now - self.began)
+            print(
+                f"  … {self.name}: {done} of {total} moments, {self.points} points, "
+                f"{self.recoveries} recoveries, {rate:.0f} points/s",
+                flush=True,
+            )
+
+
+def lost_power(disk: ModelDisk) -> Iterator[tuple[str, ModelDisk]]:
+    """Yield (how, disk) for what a loss of power now may leave."""
+    count = len(disk.pending)
+    return survivors(disk, alone=range(0 if count <= _CHANGES_MAX else count - 1, count))
