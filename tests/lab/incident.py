@@ -18,6 +18,7 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from typing import Self
 
 from capsule.builder.keyfile import generate_key, load_signer
 from capsule_manifest.release import Budgets
@@ -77,7 +78,7 @@ class Outside:
             for node, host in self._hosts.items()
         ]
 
-    def __enter__(self) -> "Outside":
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
@@ -111,7 +112,7 @@ class Incident:
         self.hosts = {f"n{place:02}": host for place, host in enumerate(lab.grow(nodes))}
         self.permits = min(8, max(2, nodes // 4))
         healthy = nodes - 2
-        self.floor = healthy - self.permits
+        self.floor = max(healthy - self.permits, 0)
         names = list(self.hosts)
         # The canaries are the first node of the first lanes in turn; the defective come later.
         spread = (
@@ -276,7 +277,7 @@ def run(nodes: int, say: bool) -> dict[str, object]:
         incident.stop_sshd(incident.late)
         tell("release 2 is rolled out")
         with Outside(incident.hosts, {incident.down}) as outside:
-            code, commits, wall_s = incident.second_release(max(3, nodes // 4))
+            code, _, wall_s = incident.second_release(max(3, nodes // 4))
             first = incident.report()
             incident.resume_lanes(first)
         last = incident.report()
