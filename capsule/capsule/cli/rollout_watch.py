@@ -17,7 +17,7 @@ from capsule.receipts_store import CheckedReceipt
 from capsule.rollout.decisions import Wish
 from capsule.rollout.epoch import epoch_folder
 from capsule.rollout.records import event_line
-from capsule_manifest.errors import CapsuleError, clean, render
+from capsule_manifest.errors import CapsuleError, ExitCode, clean, render
 
 __all__ = ["TerminalWatch"]
 
@@ -32,7 +32,7 @@ class TerminalWatch:
         self._as_json = as_json
         self._lock = threading.Lock()
         self._folder = epoch_folder(home, epoch)
-        self.troubles: list[CapsuleError] = []
+        self._troubles: list[CapsuleError] = []
 
     def event(self, seq: int, event: Event) -> None:
         """Keep the event in the epoch's stream, and show it."""
@@ -60,7 +60,7 @@ class TerminalWatch:
 
     def trouble(self, node: str, error: CapsuleError) -> None:
         """Show what an operator has to look at, whatever the op came to."""
-        self.troubles.append(error)
+        self._troubles.append(error)
         self._say(f"{node}: {render(error)}")
 
     def refused(self, wish: Wish, error: CapsuleError) -> None:
@@ -69,6 +69,10 @@ class TerminalWatch:
 
     def turned(self, driver: Driver) -> None:
         """Nothing is shown between two events."""
+
+    def codes(self) -> tuple[ExitCode, ...]:
+        """Return the exit codes of what was shown as trouble."""
+        return tuple(error.exit_code for error in self._troubles)
 
     def _say(self, text: str, *, err: bool = True) -> None:
         with self._lock:

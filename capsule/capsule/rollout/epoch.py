@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from capsule.fleet_work import exit_code
 from capsule.freeze import FrozenRoute
 from capsule.home import ProductHome
 from capsule.lane.driver import Decision, Driver, Patience
@@ -51,6 +52,10 @@ class EpochWatch(NodeWatch, Protocol):
 
     def turned(self, driver: Driver) -> None:
         """Look at the driver after a turn of its loop."""
+        ...
+
+    def codes(self) -> tuple[ExitCode, ...]:
+        """Return the exit codes of the troubles that were heard of."""
         ...
 
 
@@ -136,7 +141,8 @@ class EpochRun:
         finally:
             links.end()
         self.watch.turned(driver)
-        return _code(driver, ended=ended)
+        # A host that tells its past differently weighs more than how the epoch went.
+        return exit_code([*self.watch.codes(), _code(driver, ended=ended)])
 
     def _dispatch(self, mailbox: Mailbox, serving: Callable[[str], bool]) -> Dispatch:
         if self.hook is None:

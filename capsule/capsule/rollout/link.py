@@ -100,8 +100,8 @@ class NodeLink:
         self._sent: dict[str, Order] = {}
         self._ended: set[str] = set()
 
-    def order(self, op_id: str, *, fence: int) -> HostReport | None:
-        """Send the order, the very same one each time; return what the host said, if anything.
+    def order(self, op_id: str, *, fence: int) -> HostReport:
+        """Send the order, the very same one each time; return what the host said.
 
         Raises:
             CapsuleError: when the host could not be asked, or somebody else is at work on it.
@@ -177,16 +177,19 @@ class NodeLink:
         Raises:
             CapsuleError: `proof-refused`, `receipt-refused`, and when the host can't be asked.
         """
-        if op_id in self._ended:
-            # Asked for again after its end, because an answer was lost: it is told once more.
-            self._ended.discard(op_id)
+        # Asked for after its end, because an answer was lost: it is told once more.
+        self._ended.discard(op_id)
         ordered = self._job.ordered(op_id)
         end = time.monotonic() + (self._job.d1_ms + self._job.d2_ms) / 1000 + _RESTORE_S
         while time.monotonic() < end and op_id not in self._ended:
             try:
                 self._follow_once(ordered, hear)
             except Failed as failure:
-                if failure.error_id != "op-not-finished" and not failure.retryable:
+                if failure.error_id == "op-not-finished":
+                    # The host is heard, and busy with what it was ordered.
+                    hear(host_report(ordered, HostStep.ACCEPTED))
+                    continue
+                if not failure.retryable:
                     raise
                 hear(Unreachable(node=ordered.node, reason=str(failure)))
                 time.sleep(_BACK_OFF_S)

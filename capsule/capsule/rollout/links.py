@@ -11,7 +11,7 @@ Source: design, section 11; `docs/adr/0181-threads-per-node.md`.
 
 from collections.abc import Callable
 
-from capsule.lane.ports import HostReport, Unreachable
+from capsule.lane.ports import HostReport, HostStep, Unreachable
 from capsule.rollout.link import NodeLink
 from capsule.rollout.worker import Worker
 
@@ -38,9 +38,9 @@ class Links:
 
         def work() -> None:
             report = self._link(node).order(op_id, fence=fence)
-            if report is not None:
-                self._hear(report)
-            self._follow(node, op_id)
+            self._hear(report)
+            if report.step is HostStep.ACCEPTED:
+                self._follow(node, op_id)
 
         self._worker(node).put(f"order {op_id}", work)
 
