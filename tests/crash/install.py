@@ -154,7 +154,7 @@ def _stop_without(deed: Deed, label: str) -> None:
     if not missing and deed.world.machine.starts == 0:
         return
     after = points[missing[0] if missing else 0 :]
-    for point in after:
+    for point in (after[-1], *after):
         world, said = host_at(deed, point)
         _lose_power(deed, report, world, said, f"{deed.name}, {point.where}")
     # Some are needed only after another program was killed before its own fsync.

@@ -112,8 +112,8 @@ def find_need(label: str, first: str = "") -> Need | None:
         if not missing:
             continue
         try:
-            # Only what comes after the missing fsync can differ.
-            for point in points[missing[0] :]:
+            # Only what comes after the missing fsync can differ; what was told is lost soonest.
+            for point in (points[-1], *points[missing[0] :]):
                 where = f"{deed.name}, {point.where}"
                 _lose_power(deed, report, point.disk, point.state, where)
         except Violation as violation:
