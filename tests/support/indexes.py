@@ -13,7 +13,15 @@ from capsule.builder.target import Target
 from capsule.builder.wheels import Wanted, unfit
 from capsule_manifest.errors import Failed
 
-__all__ = ["NO_NIX", "FolderFetcher", "NoFetcher", "NoImages", "cache_of", "pip_environment"]
+__all__ = [
+    "NO_NIX",
+    "FolderFetcher",
+    "NoFetcher",
+    "NoImages",
+    "NoNix",
+    "cache_of",
+    "pip_environment",
+]
 
 
 class FolderFetcher:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, Protocol, TypeVar
-from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -26,6 +25,8 @@ _EVAL_TIMEOUT_S: Final = 900
 _BUILD_TIMEOUT_S: Final = 6 * 3600
 _MESSAGE_CHARACTERS: Final = 300
 _OLDEST: Final = (2, 8)
+# In the address of a store some versions decode percent signs, and others take them as they are.
+_FOLDER: Final = re.compile(r"/[A-Za-z0-9._+/-]+")
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 # What the user's Nix needs to be the user's Nix. The locale, so that messages can be read.
 _ENVIRONMENT: Final = (
@@ -73,7 +74,7 @@ class ClosureBuilder(Protocol):
 
         Raises:
             Refused: `nix-flake-unpinned`, `nix-component-invalid`.
-            Failed: `nix-failed`.
+            Failed: `nix-failed`; `cache-failed` when Nix can't be told the path of `folder`.
         """
 
 
@@ -89,6 +90,7 @@ class _Component(BaseModel):
     env: dict[str, str] = Field(max_length=0)
     store_path: str = Field(alias="storePath")
     output: str
+    system: str
 
 
 class _Description(BaseModel):
@@ -145,6 +147,12 @@ class Nix:
 
     def build(self, ask: NixAsk, folder: Path) -> Described:
         """Describe, build and copy a component. See `ClosureBuilder`."""
+        if not _FOLDER.fullmatch(str(folder)):
+            raise Failed(
+                "cache-failed", "Nix can't be told the path of the cache",
+                expected="an absolute path of letters, digits and ._+-", got=folder,
+                where=ask.where,
+            )  # fmt: skip
         raw = self._run(["flake", "metadata", "--json", *_FLAKE, ask.flake], ask, _EVAL_TIMEOUT_S)
         metadata = _read(_Metadata, raw, ask)
         if metadata.locked.rev is None:
@@ -166,7 +174,7 @@ class Nix:
                 str(built.outputs.get(component.output)), ask,
             )  # fmt: skip
         # The default compression takes a hundred times longer, and the archives differ by version.
-        target = f"file://{quote(str(folder))}?compression=none"
+        target = f"file://{folder}?compression=none"
         self._run(["copy", "--to", target, component.store_path], ask, _BUILD_TIMEOUT_S)
         return Described(
             revision=metadata.locked.rev,
@@ -187,6 +195,8 @@ class Nix:
             component = _Component.model_validate(components[ask.component])
         except ValidationError as error:
             raise _unreadable(error, ask) from None
+        if component.system != ask.system:
+            raise _invalid("the component is for another system", ask.system, component.system, ask)
         folder, _, name = component.store_path.rpartition("/")
         if folder != STORE or not STORE_NAME.fullmatch(name):
             raise _invalid("this is no store path", f"one in {STORE}", component.store_path, ask)
