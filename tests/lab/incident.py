@@ -262,9 +262,13 @@ def answer(host: LabHost) -> str:
         return ""
 
 
-def run(nodes: int, say: bool) -> dict[str, object]:
+def run(nodes: int, *, say: bool) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name, Lab.open() as lab:
-        tell = (lambda text: print(text, file=sys.stderr, flush=True)) if say else (lambda _: None)
+
+        def tell(text: str) -> None:
+            if say:
+                print(text, file=sys.stderr, flush=True)
+
         incident = Incident(Path(name), lab, nodes)
         tell(f"{nodes} hosts are up; release 1")
         incident.first_release()

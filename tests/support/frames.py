@@ -5,7 +5,7 @@ from pathlib import Path
 from capsule.lane.budget import Budget
 from capsule.lane.decide import with_consequences
 from capsule.lane.epoch import AbortDecided, Adopted, Ended, Parked, Paused
-from capsule.lane.events import HoldReturned, Started
+from capsule.lane.events import Event, HoldReturned, Started
 from capsule.lane.lane import LaneResumed
 from capsule.lane.node import (
     CommitSeen,
@@ -36,7 +36,7 @@ STAGES = (
 _NOW_MS = 1_000_000
 
 
-def _plan():
+def _plan() -> RolloutPlan:
     nodes = [f"worker-{number:02}" for number in range(50)]
     return RolloutPlan(
         epoch="7-0a1b2c3d.1",
@@ -60,34 +60,35 @@ def _plan():
 class _Story:
     """An epoch, and when each node came into its state."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.state = initial_state(_plan())
-        self.since = {}
-        self.seen = []
+        self.since: dict[str, int] = {}
+        self.seen: list[tuple[str, str]] = []
 
-    def tell(self, *events, ago_ms=5_000):
+    def tell(self, *events: Event, ago_ms: int = 5_000) -> None:
         done, self.state, _ = with_consequences(self.state, events)
         for event in done:
-            if hasattr(event, "node"):
-                self.since[event.node] = _NOW_MS - ago_ms
+            node = getattr(event, "node", None)
+            if node is not None:
+                self.since[node] = _NOW_MS - ago_ms
 
-    def begin(self, node):
+    def begin(self, node: str) -> None:
         self.tell(HoldTaken(node, True, self.state.tally.committed < 3), HoldSeen(node))
 
-    def order(self, node):
+    def order(self, node: str) -> None:
         self.begin(node)
         self.tell(StopIntended(node, "0" * 32), StopSeen(node))
 
-    def commit(self, node):
+    def commit(self, node: str) -> None:
         self.tell(SwitchSeen(node), StartSeen(node), ProofSeen(node, "p"), CommitSeen(node))
         self.tell(HoldReturned(node))
 
-    def show(self, stage):
+    def show(self, stage: str) -> None:
         self.seen.append((stage, render_frame(self.state, self.since, _NOW_MS)))
 
 
-def frames():
-    """Yield (stage, screen) of one epoch from its begin to its end."""
+def frames() -> list[tuple[str, str]]:
+    """Return (stage, screen) of one epoch from its begin to its end."""
     story = _Story()
     names = [node.name for node in story.state.plan.nodes]
     story.tell(Started(plan_digest(story.state.plan), 3), *(StageSeen(name) for name in names))
@@ -113,7 +114,10 @@ def frames():
     story.tell(Paused("interrupted"))
     story.show("paused")
     for name in (*names[3:5], *names[7:11]):
-        story.commit(name) if name != names[4] else story.tell(CommitSeen(name), HoldReturned(name))
+        if name == names[4]:
+            story.tell(CommitSeen(name), HoldReturned(name))
+        else:
+            story.commit(name)
     story.tell(Parked("only unresolved permits remain", 6))
     story.show("parked")
     story.tell(Adopted(4, "another"), RestoreSeen(names[6], False))
