@@ -119,7 +119,7 @@ def test_what_is_not_committed_is_no_part_of_the_flake(nix, flake, tmp_path):
         (f'system = "{SYSTEM}"; builder', 'system = "none"; builder', "nix-failed"),
         ('storePath = "${greet}"', 'storePath = "${words}"', "nix-component-invalid"),
         ('storePath = "${greet}"', 'storePath = "/etc"', "nix-component-invalid"),
-        (f'system = "{SYSTEM}";\n          }}', 'system = "x";\n          }', "nix-component-invalid"),
+        (f'"out"; system = "{SYSTEM}"', '"out"; system = "none"', "nix-component-invalid"),
         ("components.greet = {", "components.other = {", "nix-component-invalid"),
         ("components = { inherit greet; };", "components = { };", "nix-failed"),
         ("mkdir $out; echo", "echo no word; exit 3; echo", "nix-failed"),
