@@ -1,7 +1,6 @@
 """Damage what carries trust, and see that only typed refusals leave."""
 
 import random
-import shutil
 import tempfile
 import time
 import traceback
@@ -94,7 +93,7 @@ class TrustFuzzer:
             if rng.random() < 0.1:
                 victim.unlink()
             elif rng.random() < 0.1:
-                shutil.copy(rng.choice(files), victim) if len(files) > 1 else None
+                victim.write_bytes(rng.choice(files).read_bytes())
             else:
                 victim.write_bytes(rng.choice(_MUTATORS)(rng, victim.read_bytes()))
             taken = trust.update(Medium(folder / "medium"), now=self._now)
