@@ -6,7 +6,7 @@ No deadline uses wall time, which an administrator or a time server may move.
 import time
 from typing import Protocol
 
-__all__ = ["BootClock", "Clock"]
+__all__ = ["BootClock", "Clock", "wall_ms"]
 
 
 class Clock(Protocol):
@@ -40,3 +40,8 @@ class BootClock:
     def sleep_ms(self, duration_ms: int) -> None:
         """Wait."""
         time.sleep(duration_ms / 1000)
+
+
+def wall_ms() -> int:
+    """Return what the wall clock says, for a person to see: nothing is decided by it."""
+    return time.time_ns() // 1_000_000

@@ -7,12 +7,12 @@ It takes no lock, writes nothing, remembers nothing and makes no folder.
 Source: design, section 9 ("Markers and identity"); `docs/reference/identity.md`.
 """
 
-import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 import click
 
+from capsule_installer.clock import wall_ms
 from capsule_installer.disk import FileKind, FileStat
 from capsule_installer.effects import Effects
 from capsule_installer.hold import hold_reason
@@ -63,7 +63,7 @@ def surfaces(host: Host) -> dict[str, JsonValue]:
         "machine_id": _machine_id(host),
         "boot_id": host.clock.boot_id(),
         "boot_ms": host.clock.boot_ms(),
-        "wall_ms": time.time_ns() // 1_000_000,
+        "wall_ms": wall_ms(),
         "free_bytes": free_bytes,
         "free_inodes": free_inodes,
         "fence": state.fence(),
