@@ -133,7 +133,7 @@ def open_caches(
         else:
             raise Refused(
                 "nix-cache-invalid", "the address of a binary cache is none",
-                expected="file:///FOLDER, or https://HOST/…", got=address,
+                expected="file:///FOLDER, or https://cache.example.org/…", got=address,
                 where="CAPSULE_NIX_CACHES",
             )  # fmt: skip
     return tuple(caches)
