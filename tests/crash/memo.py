@@ -2,8 +2,8 @@
 
 Only for `run.py`; the tests don't use this. Every reader here is pure, from bytes to a value that
 nobody changes, so that remembering what it returned changes nothing but the time; what it refuses
-is not remembered. A node's signature of the same bytes is the same again, as from a deterministic
-signer: otherwise no two ways to one state would look alike.
+is not remembered. A signature of the same bytes is the same again, as from a deterministic signer:
+otherwise no two ways to one state would look alike.
 """
 
 import sys
@@ -13,6 +13,7 @@ from typing import Final
 from capsule_installer import identity
 from capsule_manifest import envelope, orders, policy, records, release, route, tree
 from capsule_manifest.keys import PublicKey
+from support.signing import FixedSigner
 
 __all__ = ["remember_pure_functions"]
 
@@ -43,5 +44,5 @@ def remember_pure_functions() -> None:
             for name, value in list(vars(module).items()):
                 if value is reader:
                     setattr(module, name, remembering)
-    for kind, name in ((PublicKey, "verify"), (identity.NodeSigner, "sign")):
+    for kind, name in ((PublicKey, "verify"), (identity.NodeSigner, "sign"), (FixedSigner, "sign")):
         setattr(kind, name, lru_cache(_ENTRIES_MAX)(getattr(kind, name)))
