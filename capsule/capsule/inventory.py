@@ -60,7 +60,10 @@ class FleetNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """A whole inventory. `floor` and `max_unavailable` count nodes."""
+    """A whole inventory. `floor` and `max_unavailable` count nodes.
+
+    `controllers` are public key files of further controllers that may take an epoch over.
+    """
 
     product: str
     floor: int
@@ -69,6 +72,7 @@ class Fleet:
     hub: str | None
     nodes: Mapping[str, FleetNode]
     waivers: tuple[Waiver, ...]
+    controllers: tuple[Path, ...] = ()
 
     def selected(self, *, lane: str | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Return node ids in order: one lane, `all`, or those named.
@@ -112,6 +116,10 @@ class _FleetTable(_Strict):
         default="L2", description="Lowest level of the network guard at which a node may install."
     )
     hub: _Line | None = Field(default=None, description="Address of the service nodes talk to.")
+    controllers: tuple[_Line, ...] = Field(
+        default=(),
+        description="Public key files of further controllers; relative to this file.",
+    )
 
 
 class _JumpTable(_Strict):
@@ -244,6 +252,7 @@ def read_fleet(raw: bytes, *, folder: Path, where: str) -> Fleet:
         max_unavailable=document.fleet.max_unavailable,
         guard_min=document.fleet.guard_min,
         hub=document.fleet.hub,
+        controllers=tuple(folder / name for name in document.fleet.controllers),
         nodes={
             name: _node(node, lanes[name], document.jumps, folder)
             for name, node in document.nodes.items()

@@ -47,8 +47,10 @@ def test_all_hosts_end_with_the_second_release(told):
     ]
 
 
-def test_the_broken_release_is_restored_with_exit_code_60(told):
-    assert "exit code 60: as it should be" in told[1]
+def test_the_broken_release_is_restored_on_one_host_and_touches_no_other(told):
+    assert "exit code 5: as it should be" in told[1]
+    assert "n1: held, serves" in told[1]
+    assert "epoch: halted: the canary n1 failed" in told[1]
 
 
 def test_every_host_has_signed_what_it_did(told):

@@ -200,6 +200,10 @@ def test_another_environment_adopts_if_the_route_lists_its_key_and_else_is_refus
     make_desk, monkeypatch
 ):
     desk = make_desk({"a": ["n1", "n2"]}, max_unavailable=1)
+    generate_key(desk.folder / "second.key", owner="second")
+    fleet = desk.folder / "fleet.toml"
+    listed = 'controllers = ["second.key.pub"]\n[nodes.n1]'
+    fleet.write_text(fleet.read_text().replace("[nodes.n1]", listed))
     prepare(desk)
     ledger = ("--ledger", "shared.sqlite")
     with started(*ledger) as (controller, _):
@@ -211,7 +215,7 @@ def test_another_environment_adopts_if_the_route_lists_its_key_and_else_is_refus
     adopt = ("rollout", "adopt", "1.capsule", "--takeover", "--policy", "trust.json", *ledger)
     code, _, err = desk.run(*adopt, "--controller-key", "stranger.key")
     assert (code, "authority-denied" in err) == (12, True)
-    code, _, err = desk.run(*adopt, "--controller-key", "controller.key")
+    code, _, err = desk.run(*adopt, "--controller-key", "second.key")
     assert code == 0, err
     report = ("rollout", "report", "--policy", "trust.json", *ledger)
     assert desk.json(*report)[1]["committed"] == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from capsule.demo.outage import Answer, Watcher, ask, await_answer
-from capsule.demo.workspace import NODES, Workspace
+from capsule.demo.workspace import Workspace
 from capsule_manifest.errors import ExitCode, Failed
 
 __all__ = ["NodeRow", "Story"]
@@ -55,18 +55,19 @@ class Story:
         first = self._release(1, "Release 1: lock, build and sign")
         self._chapter("Stage it on three hosts; they are met for the first time")
         self._stage(first)
-        self._chapter("Install it on all three, at most one at a time")
-        self._install(first, NODES, expected=ExitCode.DONE)
+        self._chapter("Ask every host what it is, then roll out: one at a time, the floor is two")
+        self._rollout(first, expected=ExitCode.DONE)
         self._serving("1.0.0")
         second = self._release(2, "Release 2: other code, another wheel, another unit")
-        self._chapter("Stage and install it; outages are measured from outside")
+        self._chapter("Stage it and roll it out; outages are measured from outside")
         self._stage(second)
-        self._watched(lambda: self._install(second, NODES, expected=ExitCode.DONE))
+        self._watched(lambda: self._rollout(second, expected=ExitCode.DONE))
         self._serving("2.0.0")
         third = self._release(3, "Release 3: it ends two seconds after its start")
-        self._chapter("Order it on n1; the host finds out and restores release 2 by itself")
+        self._chapter("Roll it out: n1 restores release 2 by itself, nobody else is touched")
         self._stage(third)
-        self._watched(lambda: self._install(third, ("n1",), expected=ExitCode.RESTORED))
+        self._watched(lambda: self._rollout(third, expected=ExitCode.NODES_HELD))
+        self._run("rollout", "status", *self._policy_option(), expected=ExitCode.NODES_HELD)
         self._serving("2.0.0")
         self._chapter("What the hosts have signed")
         self._run("receipts", "verify", "--lane", "all", *self._home_options())
@@ -106,14 +107,16 @@ class Story:
             "--controller-key", str(self.workspace.key("controller")),
         )  # fmt: skip
 
-    def _install(self, capsule: Path, nodes: tuple[str, ...], *, expected: ExitCode) -> None:
-        names = [part for node in nodes for part in ("--node", node)]
+    def _rollout(self, capsule: Path, *, expected: ExitCode) -> None:
+        self._run("preflight", str(capsule), *self._policy_option())
         self._run(
-            "install", str(capsule), *names,
-            "--policy", str(self.workspace.policy),
+            "rollout", "start", str(capsule), *self._policy_option(),
             "--controller-key", str(self.workspace.key("controller")),
             expected=expected,
         )  # fmt: skip
+
+    def _policy_option(self) -> tuple[str, str]:
+        return ("--policy", str(self.workspace.policy))
 
     def _watched(self, change: Callable[[], None]) -> None:
         watchers = {node: Watcher(port) for node, port in self.workspace.ports.items()}
