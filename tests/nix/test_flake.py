@@ -12,6 +12,7 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
+from capsule.builder.nix import program
 from support.nix import IsolatedNix, reason_without_nix
 from support.sources import ROOT
 
@@ -80,9 +81,15 @@ def test_the_built_package_is_this_program(flake, nix):
 
 def test_components_are_described_as_the_builder_reads_them(flake):
     raw = flake("eval", "--json", attribute=f"capsule.{SYSTEM}.describe")
-    described = json.loads(raw)
-    assert described["schema"] == "capsule.nix/1"
-    assert sorted(described["components"]) == ["git", "python", "zstd"]
+    described = program._Description.model_validate_json(raw).components
+    components = {name: program._Component.model_validate(item) for name, item in described.items()}
+    assert {name: item.kind for name, item in components.items()} == {
+        "git": "toolchain",
+        "python": "toolchain",
+        "zstd": "helper",
+    }
+    assert components["python"].bin == ["bin/python3"]
+    assert components["python"].system == SYSTEM
 
 
 def test_the_stub_knows_what_the_program_needs(flake):
