@@ -30,7 +30,8 @@ components = ["python"]
 
 
 def block(page, language, begin):
-    blocks = re.findall(rf"^ *```{language}\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    fenced = re.compile(rf"^ *```{language}\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+    blocks = fenced.findall(page.read_text())
     (found,) = [text for text in blocks if begin in text]
     return found
 

@@ -17,6 +17,7 @@ _TYPES = {
     PartKind.COMMIT: "application",
     PartKind.WHEEL: "library",
     PartKind.ARCHIVE: "file",
+    PartKind.STORE_PATH: "library",
 }
 _ALGORITHMS = {"sha1": "SHA-1", "sha256": "SHA-256"}
 

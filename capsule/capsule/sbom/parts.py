@@ -4,6 +4,7 @@ Everything comes from the release manifest and the content itself, so the list i
 makes it. A part is what somebody else may publish a warning about: a component, or a wheel in it.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.message import Message
@@ -21,6 +22,8 @@ from capsule_manifest.release import Component, External, Release
 __all__ = ["Bill", "Licence", "Part", "PartKind", "bill_of"]
 
 _METADATA_BYTES_MAX: Final = 16 * 1024 * 1024
+# As Nix itself tells the two apart: a version begins at the first dash before no letter.
+_STORE_NAME: Final = re.compile(r"[^-]{32}-(.+?)(?:-([^A-Za-z].*))?")
 _OSI: Final = "License :: OSI Approved :: "
 
 
@@ -31,6 +34,7 @@ class PartKind(StrEnum):
     COMMIT = "commit"
     WHEEL = "wheel"
     ARCHIVE = "archive"
+    STORE_PATH = "store-path"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,19 @@ def _external(external: External, own: str, metadata: Mapping[tuple[str, str], M
             version=version,
             digest=external.digest,
             url=f"pkg:pypi/{name}@{version}",
+            licence=licence,
+            component=own,
+        )
+    if external.type == "nix-path":
+        found_name = _STORE_NAME.fullmatch(external.name)
+        assert found_name is not None, "checked when it was locked"
+        return Part(
+            ref=ref,
+            kind=PartKind.STORE_PATH,
+            name=found_name[1],
+            version=found_name[2] or "",
+            digest=external.digest,
+            url="",
             licence=licence,
             component=own,
         )

@@ -4,6 +4,8 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from capsule.builder.assemble import assemble, draft_release
 from capsule.builder.lock import fetch_pins, lock_release
@@ -12,6 +14,9 @@ from capsule.builder.nix.access import NixAccess
 from capsule.builder.nix.caches import FolderCache
 from capsule.builder.nix.program import Described
 from capsule.builder.resolve import resolve_release
+from capsule.sbom.cyclonedx import encode_cyclonedx
+from capsule.sbom.parts import PartKind, bill_of
+from capsule.sbom.spdx import encode_spdx
 from capsule_manifest.release import ComponentKind
 from capsule_manifest.tree_entry import EntryKind
 from support.failures import fails_with
@@ -131,6 +136,20 @@ def test_a_closure_is_a_component_like_any_other(release, tmp_path):
         ("nix-path", name) for name in (greet().name, LIBRARY.name)
     )
     assert assemble(draft, tmp_path / "dist", report=silent).folder.is_dir()
+
+
+def test_bills_list_every_store_path_by_name_and_version(release):
+    made = release(FolderNix(greet(), LIBRARY))
+    draft = made.draft(made.lock())
+    bill = bill_of(draft.capsule, draft.release, draft.listings)
+    parts = [part for part in bill.parts if part.kind is PartKind.STORE_PATH]
+    assert sorted((part.name, part.version) for part in parts) == [
+        ("greet", "1.0"),
+        ("words", "1.0"),
+    ]
+    raw = encode_cyclonedx(bill).decode()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(raw) is None
+    assert encode_spdx(bill)
 
 
 def test_store_paths_lie_below_nix_store_and_programs_in_bin(release):
