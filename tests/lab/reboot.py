@@ -177,7 +177,7 @@ def is_half_switched(start: Start) -> bool:
     """Say whether a process began while held, or from another release than the host's names."""
     return (
         start.held
-        or start.current != start.generation
+        or start.current not in ("", start.generation)
         or f"/generations/{start.generation}/" not in start.folder + "/"
     )
 

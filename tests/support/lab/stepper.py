@@ -22,13 +22,17 @@ __all__ = ["Start", "StepMissed", "Stepper", "watched_starts"]
 
 _SLICE_S = 20e-6
 _LOOK_S = 0.001
+_TICKS_S = 0.02
 _APPEARS_S = 20
 _OPS = "/var/lib/capsule/state/ops"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One process that a service began: what it is, and what the host's names were just then."""
+    """One process that a service began: what it is, and what the host's names were just then.
+
+    `held` is whether the hold was there before it; `current` is empty when that changed since.
+    """
 
     argv: tuple[str, ...]
     generation: str
@@ -158,15 +162,25 @@ def _look_at(host: LabHost, pid: int) -> Start | None:
         environment = {name: value for name, _, value in pairs}
         argv = tuple((proc / "cmdline").read_text().split("\0")[:-1])
         folder = str((proc / "cwd").readlink())
+        began_s = _began_s(pid)
+        hold = host.path("/var/lib/capsule/hold")
+        held = hold.exists() and hold.stat().st_ctime < began_s - _TICKS_S
         current = host.path("/opt/capsule/current")
-        held = host.path("/var/lib/capsule/hold").exists()
         named = current.readlink().name if current.is_symlink() else "absent"
+        if current.is_symlink() and current.lstat().st_ctime > began_s - _TICKS_S:
+            named = ""  # it changed since, and nobody can say any more what it was
     except OSError:
         return None
     generation = environment.get("CAPSULE_GENERATION")
     if generation is None or not argv:
         return None
     return Start(argv=argv, generation=generation, folder=folder, current=named, held=held)
+
+
+def _began_s(pid: int) -> float:
+    """Return when a process began, as the time of files counts: seconds, to a tick of 10 ms."""
+    ticks = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _send(pid: int, number: signal.Signals) -> None:
