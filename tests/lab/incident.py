@@ -32,6 +32,7 @@ PORT = 8080
 SAMPLE_S = 0.1
 SILENT_S = 20.0
 LEAST_NODES = 9
+WIDE_NODES = 40  # from here on lanes are of eight, below of two
 BUDGETS = Budgets(d1_ms=20_000, d2_ms=30_000)
 SOAK_MS = 4_000
 UNIT = """\
@@ -114,12 +115,9 @@ class Incident:
         # Four nodes can be lost to the floor, and so many may be out all the same.
         self.floor = max(nodes - 4 - self.permits, 0)
         names = list(self.hosts)
-        # The canaries are the first node of the first lanes in turn; the defective come later.
-        spread = (
-            [names[-1 - place * max(1, (nodes - 4) // 5)] for place in range(5)]
-            if (nodes >= LEAST_NODES)
-            else ["", "", "", names[-1], ""]
-        )
+        # Not the first of the first lanes: the canaries are to be healthy.
+        places = [1, 25, 33, 17, 9] if nodes >= WIDE_NODES else [1, 7, 8, 5, 3]
+        spread = [names[place] for place in places] if nodes >= LEAST_NODES else [""] * 5
         self.drifted, self.frozen, self.late, self.crashing, self.down = spread
         self.environment = {**os.environ, "CAPSULE_SSH_IDENTITY": str(lab.client_key),
                             "XDG_STATE_HOME": str(folder / "state")}  # fmt: skip
@@ -141,7 +139,7 @@ class Incident:
             lines += [
                 f"[nodes.{node}]", f'address = "{host.address}"', 'user = "root"',
                 f'host_key = "{host.host_key}"', 'role = "web"', 'platform = "bookworm"',
-                f'lane = "l{place // LANE}"' if len(self.hosts) > 2 * LANE
+                f'lane = "l{place // LANE}"' if len(self.hosts) >= WIDE_NODES
                 else f'lane = "l{place // 2}"',
             ]  # fmt: skip
         return "\n".join(lines) + "\n"
