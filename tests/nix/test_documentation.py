@@ -43,6 +43,13 @@ def test_the_documented_origin_is_a_right_one(page, language, tmp_path):
     assert isinstance(component.origin, NixOrigin)
 
 
+def test_every_reported_symptom_names_a_test_that_exists():
+    named = re.findall(r"\| `([^`]+)::([^`]+)` \|$", REFERENCE.read_text(), re.MULTILINE)
+    assert len(named) >= 10
+    for path, function in named:
+        assert f"\ndef {function}(" in (ROOT / "tests" / path).read_text(), function
+
+
 def test_the_documented_description_has_all_that_is_read():
     described = _Description.model_validate_json(block(REFERENCE, "json", "capsule.nix/1"))
     for component in described.components.values():
