@@ -24,6 +24,7 @@ UNIT = "hello.service"
 MIDDLE_FROM_MS = 4
 SERVES_S = 30
 D2_MS = 20_000
+COMMITTING = ("commit", "outcome", "result")
 Stop = Callable[[Stepper, int], None]
 ATTEMPTS = 6  # a step that does nothing is missed now and then
 
@@ -85,7 +86,7 @@ class Reboots:
 
     def install(self, moment: Moment) -> None:
         """Kill the host in a step of an install: nothing is committed yet."""
-        self._killed("install", moment.words, "good", moment.stop, ends_new=False)
+        self._killed("install", moment.words, "good", moment.stop)
 
     def named(self, name: str) -> None:
         """Kill the host when a deciding name has just appeared in the op's folder."""
@@ -94,18 +95,25 @@ class Reboots:
             del attempt
             op.stop_when_there_is(name)
 
-        self._killed("install", f"{name} is there", "good", stop, ends_new=True)
+        self._killed("install", f"{name} is there", "good", stop)
 
     def restore(self, moment: Moment) -> None:
         """Kill the host in a step of the restore of a release that crashes."""
-        self._killed("restore", moment.words, "crashing", moment.stop, ends_new=False)
+        self._killed("restore", moment.words, "crashing", moment.stop)
 
-    def _killed(self, what: str, moment: str, kind: str, stop: Stop, *, ends_new: bool) -> None:
+    def _killed(self, what: str, moment: str, kind: str, stop: Stop) -> None:
+        ends_new = False
+        may_commit = moment.startswith(COMMITTING)
+
         def run() -> str:
+            nonlocal ends_new
             with watched_starts(self._on.host, UNIT) as starts:
                 self._ordered_and_stopped(kind, stop)
                 half = [start for start in starts if is_half_switched(start)]
                 self._on.host.kill()
+                # In the middle of `commit` the outcome may be there, which decides; not before.
+                op = Stepper(self._on.host, op_id_of(self._last))
+                ends_new = op.is_committed() and may_commit
                 starts.clear()
                 self._on.host.boot()
                 said = self._judge(self._last if ends_new else self._current, starts)
@@ -113,7 +121,9 @@ class Reboots:
                 said += f"; half-switched before the kill: {half}"
             return said
 
-        expected = f"{'new' if ends_new else 'old'}, whole, serving"
+        def expected() -> str:
+            return f"{'new' if ends_new else 'old'}, whole, serving"
+
         self._rows.case(f"{what}: {moment}", expected=expected, run=run)
         self._current = int(str(self._on.look()["current"]))
 

@@ -35,13 +35,16 @@ class Rows:
         line = f"{word:4}{case}: {got}" + ("" if row.ok else f", expected {expected}")
         print(line, file=sys.stderr if self._as_json else sys.stdout, flush=True)
 
-    def case(self, case: str, *, expected: str, run: Callable[[], str]) -> None:
-        """Add the row of a case that says how it ended; that it broke is how it ended, too."""
+    def case(self, case: str, *, expected: str | Callable[[], str], run: Callable[[], str]) -> None:
+        """Add the row of a case that says how it ended; that it broke is how it ended, too.
+
+        `expected` is asked after the run where only the run shows what must come of it.
+        """
         try:
             got = run()
         except (LabError, AssertionError, LookupError, OSError, ValueError) as error:
             got = f"broke: {type(error).__name__}: {error}"
-        self.add(case, expected=expected, got=got)
+        self.add(case, expected=expected if isinstance(expected, str) else expected(), got=got)
 
     def end(self) -> int:
         """Print the whole; return the exit code of the run."""

@@ -66,6 +66,11 @@ class Stepper:
         """Say whether a name is in the op's folder."""
         return (self._folder / name).exists()
 
+    def is_committed(self) -> bool:
+        """Say whether the op has its outcome, and it is not the prepared one that restores."""
+        outcome = self._folder / "outcome"
+        return outcome.exists() and not outcome.samefile(self._folder / "outcome.restoring")
+
     def stop_in(self, step: str, *, after_s: float = 0) -> str:
         """Let the supervisor stand `after_s` of its run into a step; return where it stands.
 
