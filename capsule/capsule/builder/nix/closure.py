@@ -70,13 +70,19 @@ def obtain_closure(
     return found
 
 
-def check_closed(root: str, paths: Iterable[NixPath], *, where: str) -> None:
+def check_closed(root: str, paths: Sequence[NixPath], *, where: str) -> None:
     """Refuse paths that are not exactly what `root` needs.
 
     Raises:
         Refused: `nix-closure-open`.
     """
     by_name = {path.name: path for path in paths}
+    if len(by_name) != len(paths):
+        # Two digests under one name: which of them counts would depend on who reads it.
+        raise Refused(
+            "nix-closure-open", "a store path is pinned twice", expected="each once",
+            got=f"{len(paths)} pins of {len(by_name)} paths", where=where,
+        )  # fmt: skip
     reached: set[str] = set()
     waiting = [root]
     while waiting:
