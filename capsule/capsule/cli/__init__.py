@@ -26,35 +26,40 @@ class Command(NamedTuple):
     section: str
 
 
-_RELEASE = "Release"
-_HOSTS = "Hosts"
+_RELEASE = "A release"
+_TRUST = "Keys and trust"
+_BEFORE = "Before anything stops"
+_LANES = "Roll out"
+_AFTER = "Look and check"
 
 COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
     {
         "init": Command("capsule.cli.init", "command", "Write a first release.toml.", _RELEASE),
-        "key": Command("capsule.cli.key", "command", "Make a signing key.", _RELEASE),
-        "trust": Command("capsule.cli.trust", "command", "Make or show a trust policy.", _RELEASE),
         "lock": Command("capsule.cli.lock", "command", "Resolve every input to a pin.", _RELEASE),
         "build": Command("capsule.cli.build", "command", "Build a capsule from pins.", _RELEASE),
         "sign": Command("capsule.cli.sign", "command", "Add a signature to a capsule.", _RELEASE),
-        "bootstrap": Command(
-            "capsule.cli.bootstrap", "command", "Let a bare host verify it.", _RELEASE
-        ),
         "verify": Command("capsule.cli.verify", "command", "Check every byte.", _RELEASE),
         "inspect": Command("capsule.cli.inspect", "command", "Show what is in it.", _RELEASE),
         "diff": Command("capsule.cli.diff", "command", "Show what changed.", _RELEASE),
-        "freeze": Command("capsule.cli.freeze", "command", "Sign the inventory.", _HOSTS),
-        "route": Command("capsule.cli.route", "command", "Show the frozen route.", _HOSTS),
-        "stage": Command("capsule.cli.stage", "command", "Send it to hosts.", _HOSTS),
-        "preflight": Command("capsule.cli.preflight", "command", "Know before you stop.", _HOSTS),
-        "rollout": Command("capsule.cli.rollout", "command", "Roll it out in lanes.", _HOSTS),
-        "lane": Command("capsule.cli.lane", "command", "Resume or skip a held lane.", _HOSTS),
-        "node": Command("capsule.cli.node", "command", "Hold, release or repair a node.", _HOSTS),
-        "install": Command("capsule.cli.install", "command", "Install it on hosts.", _HOSTS),
-        "status": Command("capsule.cli.status", "command", "Show what hosts run.", _HOSTS),
-        "receipts": Command("capsule.cli.receipts", "command", "Show what hosts did.", _HOSTS),
-        "ledger": Command("capsule.cli.ledger", "command", "Check the database.", _HOSTS),
-        "demo": Command("capsule.cli.demo", "command", "Show it all on this machine.", _HOSTS),
+        "bootstrap": Command(
+            "capsule.cli.bootstrap", "command", "Let a bare host verify it.", _RELEASE
+        ),
+        "key": Command("capsule.cli.key", "command", "Make a signing key.", _TRUST),
+        "trust": Command("capsule.cli.trust", "command", "Make or change a trust policy.", _TRUST),
+        "freeze": Command("capsule.cli.freeze", "command", "Sign the inventory.", _BEFORE),
+        "route": Command("capsule.cli.route", "command", "Show or hand on the route.", _BEFORE),
+        "stage": Command("capsule.cli.stage", "command", "Send a capsule to hosts.", _BEFORE),
+        "preflight": Command(
+            "capsule.cli.preflight", "command", "Ask hosts whether they can take it.", _BEFORE
+        ),
+        "rollout": Command("capsule.cli.rollout", "command", "Install it in lanes.", _LANES),
+        "lane": Command("capsule.cli.lane", "command", "Resume or skip a held lane.", _LANES),
+        "node": Command("capsule.cli.node", "command", "Hold, release or repair a node.", _LANES),
+        "install": Command("capsule.cli.install", "command", "Install on named nodes.", _LANES),
+        "status": Command("capsule.cli.status", "command", "Show what hosts run.", _AFTER),
+        "receipts": Command("capsule.cli.receipts", "command", "Show what hosts did.", _AFTER),
+        "ledger": Command("capsule.cli.ledger", "command", "Check what was decided.", _AFTER),
+        "demo": Command("capsule.cli.demo", "command", "Show it all on this machine.", _AFTER),
     }
 )
 

@@ -11,7 +11,11 @@ from capsule.rollout.decisions import Wish
 __all__ = ["command"]
 
 
-@click.group("lane", epilog="Example: capsule lane resume a 2.capsule --policy trust.json …")
+@click.group(
+    "lane",
+    epilog="Example: capsule lane resume a 2.capsule --policy trust.json "
+    "--controller-key controller.key",
+)
 def command() -> None:
     """Decide about a lane that stopped because a member is held or unknown."""
 

@@ -86,7 +86,7 @@ def verify(address: str | None, fleet_path: Path, home_path: Path, *, as_json: b
     return int(ExitCode.DONE)
 
 
-@command.command("show", epilog="Example: capsule ledger show; capsule ledger show EPOCH")
+@command.command("show", epilog="Example: capsule ledger show 7-0a1b2c3d.1")
 @click.argument("epoch", required=False)
 @ledger_option
 @fleet_option
