@@ -17,11 +17,26 @@ from capsule_manifest.tree_entry import EntryKind
 
 __all__ = ["NarEntry", "read_nar"]
 
-_MAGIC: Final = b"nix-archive-1"
 _WORD_BYTES: Final = 8
 _TOKEN_BYTES_MAX: Final = 16
 _NAME_BYTES_MAX: Final = 255
 _ENTRIES_MAX: Final = 1_000_000
+
+
+def _words(*tokens: bytes) -> bytes:
+    return b"".join(
+        struct.pack("<Q", len(token)) + token + bytes(-len(token) % _WORD_BYTES) for token in tokens
+    )
+
+
+# Where the format leaves no choice its words are read at once: an entry has more than a dozen.
+_MAGIC: Final = _words(b"nix-archive-1")
+_BEGIN: Final = _words(b"(", b"type")
+_BEGIN_NAME: Final = _words(b"(", b"name")
+_BEGIN_NODE: Final = _words(b"node")
+_END: Final = _words(b")")
+_NO_VALUE: Final = _words(b"", b"contents")
+_TARGET: Final = _words(b"target")
 _TYPES: Final = (b"regular", b"symlink", b"directory")
 
 
@@ -62,7 +77,7 @@ class _Reader:
         self._entries: list[NarEntry] = []
 
     def archive(self) -> tuple[NarEntry, ...]:
-        self._expect(_MAGIC)
+        self._fixed(_MAGIC)
         self._node("", 0)
         if self._position != self._size_bytes:
             raise self._malformed("something follows the archive", "its end", "more bytes")
@@ -73,16 +88,15 @@ class _Reader:
             raise self._malformed("folders nest too deep", f"{PATH_LEVELS_MAX} levels", path)
         if len(self._entries) >= _ENTRIES_MAX:
             raise self._malformed("there are too many entries", f"{_ENTRIES_MAX}", "more")
-        self._expect(b"(")
-        self._expect(b"type")
+        self._fixed(_BEGIN)
         match self._expect(*_TYPES):
             case b"regular":
                 self._file(path)
             case b"symlink":
-                self._expect(b"target")
+                self._fixed(_TARGET)
                 target = self._text(PATH_BYTES_MAX - 1, "a link target")
                 self._entries.append(NarEntry(path=path, kind=EntryKind.LINK, target=target))
-                self._expect(b")")
+                self._fixed(_END)
             case _:
                 self._entries.append(NarEntry(path=path, kind=EntryKind.DIRECTORY))
                 self._folder(path, level)
@@ -91,8 +105,7 @@ class _Reader:
         is_executable = self._expect(b"executable", b"contents") == b"executable"
         if is_executable:
             # A marker, followed by a string that has always been empty.
-            self._expect(b"")
-            self._expect(b"contents")
+            self._fixed(_NO_VALUE)
         size_bytes = self._number()
         offset = self._position
         self._skip(size_bytes)
@@ -106,13 +119,12 @@ class _Reader:
                 size_bytes=size_bytes,
             )
         )
-        self._expect(b")")
+        self._fixed(_END)
 
     def _folder(self, path: str, level: int) -> None:
         previous = b""
         while self._expect(b"entry", b")") == b"entry":
-            self._expect(b"(")
-            self._expect(b"name")
+            self._fixed(_BEGIN_NAME)
             raw = self._string(_NAME_BYTES_MAX, "a name")
             if raw in {b"", b".", b".."} or b"/" in raw or b"\0" in raw:
                 raise self._malformed("a name is none", "one path segment", raw)
@@ -121,9 +133,14 @@ class _Reader:
                 raise self._malformed("names are not in order, each once", escape(previous), raw)
             previous = raw
             name = self._decoded(raw, "a name")
-            self._expect(b"node")
+            self._fixed(_BEGIN_NODE)
             self._node(f"{path}/{name}" if path else name, level + 1)
-            self._expect(b")")
+            self._fixed(_END)
+
+    def _fixed(self, words: bytes) -> None:
+        found = self._read(len(words))
+        if found != words:
+            raise self._malformed("words of the format are wrong", _shown(words), _shown(found))
 
     def _expect(self, *tokens: bytes) -> bytes:
         found = self._string(_TOKEN_BYTES_MAX, "a word of the format")
@@ -158,7 +175,7 @@ class _Reader:
         return number
 
     def _padding(self, size_bytes: int) -> None:
-        if self._read(-size_bytes % _WORD_BYTES).strip(b"\0"):
+        if size_bytes % _WORD_BYTES and self._read(-size_bytes % _WORD_BYTES).strip(b"\0"):
             raise self._malformed("padding is not of zeros", "zeros", "other bytes")
 
     def _read(self, size_bytes: int) -> bytes:
@@ -175,9 +192,15 @@ class _Reader:
         self._position += size_bytes
         self._stream.seek(size_bytes, 1)
 
-    def _malformed(self, what: str, expected: str, got: str | bytes | int) -> Refused:
+    def _malformed(self, what: str, expected: str | bytes, got: str | bytes | int) -> Refused:
         return Refused(
-            "nar-malformed", what, expected=expected,
+            "nar-malformed", what,
+            expected=escape(expected) if isinstance(expected, bytes) else expected,
             got=got if isinstance(got, int) else escape(got),
             where=f"{self._where}, byte {self._position}",
         )  # fmt: skip
+
+
+def _shown(words: bytes) -> bytes:
+    # Lengths and padding say nothing to a person.
+    return b" ".join(words.replace(b"\0", b" ").split())
