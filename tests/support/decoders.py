@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 
 import capsule_manifest
+from capsule.builder.nix.narinfo import decode_narinfo, verify_narinfo
 from capsule.keyless.trusted_root import PinnedRoot
 from capsule.keyless.verifier import SigstoreVerifier
 from capsule_manifest import (
@@ -47,6 +48,7 @@ from support.mutation import (
     mutate_json,
     random_tree,
 )
+from support.nars import CacheKey, Link, Node, Program, StorePath, nar, node_of, store_path_name
 from support.sigstore_instance import ISSUER, SUBJECT
 
 __all__ = ["Decoder", "all_decoders", "public_decoder_names"]
@@ -85,7 +87,7 @@ def public_decoder_names() -> set[str]:
 
 def all_decoders() -> tuple[Decoder, ...]:
     """Return every decoder with its samples."""
-    return (*_content_formats(), *_documents(), *_signed(), *_framing(), *_keyless())
+    return (*_content_formats(), *_documents(), *_signed(), *_framing(), *_keyless(), *_nix())
 
 
 def _content_formats() -> list[Decoder]:
@@ -381,4 +383,33 @@ def _keyless() -> list[Decoder]:
             decode=lambda raw: PinnedRoot(raw, where=_WHERE),
             mutators=both,
         ),
+    ]
+
+
+def _nix() -> list[Decoder]:
+    """Return what a binary cache serves; a document is believed only as it was signed."""
+    node: Node = {
+        "bin": {"run": Program(b"#!/bin/sh\n"), "to": Link("run")},
+        "empty": {},
+        "text": b"x",
+    }
+    key = CacheKey()
+    path = StorePath(
+        label="hello-1.0", node=node, references=[store_path_name("library-1.0")], key=key
+    )
+    signed = decode_narinfo(path.narinfo(), where=_WHERE).fingerprint
+
+    def prove(raw: bytes) -> None:
+        info = decode_narinfo(raw, where=_WHERE)
+        verify_narinfo(info, [key.public], where=_WHERE)
+        assert info.fingerprint == signed, "something else was proved"
+
+    return [
+        Decoder(
+            covers=("builder.nix.read_nar",),
+            samples=(nar(node), nar(b""), nar(Link("/nix/store/x"))),
+            decode=node_of,
+            encode=nar,
+        ),
+        Decoder(covers=("builder.nix.decode_narinfo",), samples=(path.narinfo(),), decode=prove),
     ]

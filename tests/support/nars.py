@@ -6,6 +6,7 @@ import lzma
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 
 import zstandard
@@ -13,8 +14,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from capsule.builder.nix.names import encode_nix32
+from capsule.builder.nix.nar import read_nar
+from capsule_manifest.tree_entry import EntryKind
 
-__all__ = ["CacheKey", "Link", "Node", "Program", "StorePath", "nar", "store_path_name", "word"]
+__all__ = [
+    "CacheKey",
+    "Link",
+    "Node",
+    "Program",
+    "StorePath",
+    "nar",
+    "node_of",
+    "store_path_name",
+    "word",
+]
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,32 @@ def folder_words(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     for name, inner in entries:
         parts += [*map(word, [b"entry", b"(", b"name", name, b"node"]), inner, word(b")")]
     return b"".join([*parts, word(b")")])
+
+
+def node_of(raw: bytes) -> Node:
+    """Return what an archive holds, by the reader of the product."""
+    root: dict[str, Node] = {}
+    for entry in read_nar(BytesIO(raw), len(raw), where="test"):
+        node: Node
+        match entry.kind:
+            case EntryKind.DIRECTORY:
+                node = {}
+            case EntryKind.LINK:
+                node = Link(entry.target or "")
+            case EntryKind.FILE:
+                content = raw[entry.offset : entry.offset + entry.size_bytes]
+                node = Program(content) if entry.is_executable else content
+        if not entry.path and not isinstance(node, dict):
+            return node
+        if entry.path:
+            *folders, name = entry.path.split("/")
+            parent = root
+            for folder in folders:
+                inner = parent[folder]
+                assert isinstance(inner, dict)
+                parent = inner
+            parent[name] = node
+    return root
 
 
 def store_path_name(label: str) -> str:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from capsule.builder.nix.nar import read_nar
 from capsule_manifest.errors import Refused
-from capsule_manifest.tree_entry import EntryKind
 from support.failures import fails_with
-from support.nars import Link, Program, folder_words, nar, node_words, word
+from support.nars import Link, Program, folder_words, nar, node_of, node_words, word
 
 MAGIC = word(b"nix-archive-1")
 SMALL = nar({"bin": {"hello": Program(b"#!/bin/sh\n"), "again": Link("hello")}, "empty": b""})
@@ -24,29 +23,6 @@ SMALL_SHA256 = "1e646b576d2c08c4ebc581ef91a5f651762dd7dd01f846df95286b7be6ffdd30
 
 def read(raw):
     return read_nar(io.BytesIO(raw), len(raw), where="test")
-
-
-def back(raw):
-    """Return the nested form of an archive's entries."""
-    root = {}
-    for entry in read(raw):
-        match entry.kind:
-            case EntryKind.DIRECTORY:
-                node = {}
-            case EntryKind.LINK:
-                node = Link(entry.target)
-            case EntryKind.FILE:
-                content = raw[entry.offset : entry.offset + entry.size_bytes]
-                node = Program(content) if entry.is_executable else content
-        if not entry.path:
-            root = node
-            continue
-        *folders, name = entry.path.split("/")
-        parent = root
-        for folder in folders:
-            parent = parent[folder]
-        parent[name] = node
-    return root
 
 
 def test_entries_are_what_the_archive_holds():
@@ -69,8 +45,8 @@ def test_the_bytes_are_those_that_nix_writes():
 
 
 def test_a_store_path_may_be_a_file_or_a_link():
-    assert back(nar(b"text")) == b"text"
-    assert back(nar(Link("/nix/store/x"))) == Link("/nix/store/x")
+    assert node_of(nar(b"text")) == b"text"
+    assert node_of(nar(Link("/nix/store/x"))) == Link("/nix/store/x")
 
 
 _NAMES = st.text(
@@ -84,7 +60,7 @@ _NODES = st.recursive(_LEAVES, lambda inner: st.dictionaries(_NAMES, inner, max_
 
 @given(_NODES)
 def test_an_archive_and_its_entries_stand_for_each_other(node):
-    assert back(nar(node)) == node
+    assert node_of(nar(node)) == node
 
 
 def swapped(raw, before, after):
@@ -158,11 +134,11 @@ def test_an_archive_that_is_cut_off_anywhere_is_refused(size_bytes):
 
 
 def test_every_flipped_bit_is_refused_or_changes_what_is_read():
-    before = back(SMALL)
+    before = node_of(SMALL)
     for place in range(len(SMALL)):
         for bit in range(8):
             raw = bytearray(SMALL)
             raw[place] ^= 1 << bit
             # Refused by its own id, or legal and then other entries: nothing in an archive is idle.
             with suppress(Refused):
-                assert back(bytes(raw)) != before, (place, bit)
+                assert node_of(bytes(raw)) != before, (place, bit)
