@@ -66,7 +66,8 @@ def test_the_flake_checks(flake):
 
 
 def test_the_shell_is_entered(flake):
-    assert flake("develop", "-c", "sh", "-c", "echo $name") == "capsule\n"
+    # Not its name: versions of Nix differ in that.
+    assert "-skopeo-stub-0" in flake("develop", "-c", "sh", "-c", "echo $packages")
 
 
 def test_the_built_package_is_this_program(flake, nix):
