@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from capsule_installer.effects import Effects
-from capsule_installer.fsops import make_dirs
+from capsule_installer.fsops import keep_name, make_dirs
 from capsule_installer.installed import require_coherent
 from capsule_installer.op_folder import OpFile, OpFolder
 from capsule_installer.order_check import LOCAL_EPOCH, HostFacts, check_order
@@ -41,12 +41,14 @@ def accept_order(effects: Effects, envelope: Envelope) -> OpFolder:
     claimed = decode_order(envelope.payload)
     op = OpFolder(disk=effects.disk, layout=effects.layout, op_id=claimed.op_id)
     if _is_known(op, envelope):
+        _keep(effects, op)
         return op
     lock = await_lock(effects)
     try:
         require_no_open_op(effects)
         # The one before may have been this very op, accepted and never begun.
         if _is_known(op, envelope):
+            _keep(effects, op)
             return op
         installed = require_coherent(effects)
         order = check_order(_facts(effects, claimed, installed), envelope)
@@ -127,6 +129,12 @@ def _is_known(op: OpFolder, envelope: Envelope) -> bool:
     if op.order().payload != envelope.payload:
         raise Refused("op-id-reused", "another order had this op id", got=op.op_id)
     return True
+
+
+def _keep(effects: Effects, op: OpFolder) -> None:
+    # The one who accepted it may have been stopped before he made it durable.
+    op.keep(OpFile.ORDER)
+    keep_name(effects.disk, op.path)
 
 
 def _facts(effects: Effects, claimed: Order, installed: Marker | None) -> HostFacts:

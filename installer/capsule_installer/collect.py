@@ -168,11 +168,12 @@ def _remove(effects: Effects, collection: Collection) -> None:
     for op_id in collection.ops:
         # First out of sight as a whole: half an op would look like an open one.
         disk.rename(layout.op(op_id), f"{layout.ops}/{_REMOVED}{op_id}")
-    if collection.ops:
+    removed = [name for name in disk.list(layout.ops) if name.startswith(_REMOVED)]
+    if removed:
+        # Also for what a collection left that was stopped before this.
         disk.fsync_dir(layout.ops, "removed ops' names")
-    for name in disk.list(layout.ops):
-        if name.startswith(_REMOVED):
-            remove_tree(disk, f"{layout.ops}/{name}")
+    for name in removed:
+        remove_tree(disk, f"{layout.ops}/{name}")
 
 
 def _markers(effects: Effects) -> dict[str, Marker]:

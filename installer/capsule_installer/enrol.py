@@ -98,6 +98,7 @@ def _first_receipt(host: Host, signer: NodeSigner, enrolment: Enrolment) -> Enve
     chain = ReceiptChain(host.disk, host.layout, signer)
     first = chain.first()
     if first is not None and first.receipt.details.get("policy") == enrolment.policy:
+        chain.keep()
         return first.envelope
 
     def build(sequence: int, previous: str | None) -> Receipt:

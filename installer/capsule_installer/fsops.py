@@ -7,8 +7,10 @@ new state is there whole, and at most a temporary name is left, which the next c
 import os
 
 from capsule_installer.disk import Disk, FileKind
+from capsule_manifest.errors import Failed
 
 __all__ = [
+    "keep_name",
     "make_dirs",
     "publish_once",
     "remove_tree",
@@ -55,11 +57,12 @@ def publish_once(disk: Disk, path: str, data: bytes, mode: int) -> bool:
 
 
 def make_dirs(disk: Disk, path: str, mode: int) -> None:
-    """Make a folder and its missing parents, durable each. An existing one is left as it is.
+    """Make a folder and its missing parents, durable each. An existing one keeps its mode.
 
     Raises: `disk-*`.
     """
     if disk.stat(path) is not None:
+        _keep_folder(disk, path)
         return
     parent = _folder(path)
     make_dirs(disk, parent, mode)
@@ -69,6 +72,16 @@ def make_dirs(disk: Disk, path: str, mode: int) -> None:
         return
     # A file that is durable in a folder whose own name is not is lost with the folder.
     disk.fsync_dir(parent, "new folder's name")
+
+
+def keep_name(disk: Disk, path: str) -> None:
+    """Make a name durable that was found; whoever gave it may have been stopped before its fsync.
+
+    To be called wherever finding something already there is a reason to do nothing and to go on.
+
+    Raises: `disk-*`.
+    """
+    disk.fsync_dir(_folder(path), "found name")
 
 
 def remove_tree(disk: Disk, path: str) -> None:
@@ -101,6 +114,15 @@ def switch_link(disk: Disk, path: str, target: str) -> None:
     disk.rename(temporary, path)
     # Without this the switch may come undone after the caller has said that it is done.
     disk.fsync_dir(_folder(path), "switched link's name")
+
+
+def _keep_folder(disk: Disk, path: str) -> None:
+    try:
+        keep_name(disk, path)
+    except Failed as error:
+        # Where this user may not even look he has made no folder either.
+        if error.error_id != "disk-denied":
+            raise
 
 
 def _write_temporary(disk: Disk, temporary: str, data: bytes, mode: int) -> None:

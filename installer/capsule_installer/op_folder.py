@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Final
 
 from capsule_installer.disk import Disk
-from capsule_installer.fsops import publish_once, replace_file
+from capsule_installer.fsops import keep_name, publish_once, replace_file
 from capsule_installer.layout import Layout
 from capsule_installer.switch_plan import NameOperation, Plans, encode_plan, parse_plan
 from capsule_manifest.canonical import DEFAULT_LIMITS, JsonValue, decode, encode
@@ -254,13 +254,13 @@ class OpFolder:
         """Decide the op with a signed outcome; False when it was decided before. Durable."""
         return publish_once(self._disk, f"{self.path}/{OpFile.OUTCOME}", record, 0o600)
 
-    def keep_outcome(self) -> None:
-        """Make the outcome that is there durable, whoever left it.
+    def keep(self, name: OpFile) -> None:
+        """Make a name of this folder durable that was found, before acting on it.
 
-        Its writer may have been stopped before his own fsync. To act on a commit that a power cut
-        can still forget is to remove what the restore after it needs.
+        To act on a commit that a power cut can still forget is to remove what the restore after it
+        needs.
         """
-        self._disk.fsync_dir(self.path, "outcome's name")
+        keep_name(self._disk, f"{self.path}/{name}")
 
     def finish(self, result: Result) -> None:
         """Say how it ended; durable, because the next op builds on it.

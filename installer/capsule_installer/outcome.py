@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from capsule_installer.effects import Effects
 from capsule_installer.journal import finished_steps, read_journal
-from capsule_installer.op_folder import OpFolder
+from capsule_installer.op_folder import OpFile, OpFolder
 from capsule_manifest.envelope import Envelope, decode_record, encode_record, sign
 from capsule_manifest.errors import Refused
 from capsule_manifest.keys import b64decode, b64encode
@@ -106,7 +106,7 @@ def _confirm_locked(effects: Effects, op: OpFolder, confirm: Confirm) -> None:
     if outcome is None or outcome.result != "committed":
         raise _refused("the host has decided otherwise", outcome.result if outcome else "rebooted")
     # A confirm that was stopped may have left it, and the controller builds on this answer.
-    op.keep_outcome()
+    op.keep(OpFile.OUTCOME)
 
 
 def carried_receipt(outcome: Outcome) -> Envelope:

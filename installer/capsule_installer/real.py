@@ -6,7 +6,7 @@ from typing import Final
 from capsule_installer.clock import BootClock
 from capsule_installer.disk import Disk
 from capsule_installer.effects import Effects, FolderAccounts, HostAccounts
-from capsule_installer.fsops import make_dirs, replace_file, switch_link
+from capsule_installer.fsops import keep_name, make_dirs, replace_file, switch_link
 from capsule_installer.identity import require_node_key
 from capsule_installer.layout import BOOT_UNIT, Layout
 from capsule_installer.processes import RealProcesses
@@ -43,12 +43,16 @@ def place_rescue(disk: Disk, layout: Layout) -> None:
         if disk.stat(f"{wants}/{BOOT_UNIT}") is None:
             make_dirs(disk, wants, 0o755)
             switch_link(disk, f"{wants}/{BOOT_UNIT}", f"../{BOOT_UNIT}")
+        else:
+            keep_name(disk, f"{wants}/{BOOT_UNIT}")
 
 
 def _place(disk: Disk, name: str, path: str, mode: int) -> None:
     data = files("capsule_installer").joinpath("shell", name).read_bytes()
     if disk.stat(path) is None or disk.read(path, _SCRIPT_BYTES_MAX) != data:
         replace_file(disk, path, data, mode)
+    else:
+        keep_name(disk, path)
 
 
 def real_effects(disk: Disk, layout: Layout) -> Effects:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from capsule_installer.disk import Disk
-from capsule_installer.fsops import publish_once, replace_file
+from capsule_installer.fsops import keep_name, publish_once, replace_file
 from capsule_installer.layout import Layout
 from capsule_manifest.envelope import Envelope, decode_record, encode_record, sign
 from capsule_manifest.errors import Failed, Refused
@@ -67,6 +67,7 @@ class ReceiptChain:
         receipt = _decode(envelope, self._signer.public, "a receipt")
         path = self._path(receipt.sequence)
         if self._read(path) == encode_record(envelope):
+            self.keep()
             self._reserve()
             return
         sequence, previous = self.next_link()
@@ -110,6 +111,13 @@ class ReceiptChain:
             if wanted(found.receipt):
                 return found
         return None
+
+    def keep(self) -> None:
+        """Make the receipts that were found durable, before anything relies on one of them.
+
+        Raises: `disk-*`.
+        """
+        keep_name(self._disk, self._path(1))
 
     def reserve(self) -> None:
         """Put space and an inode aside for the next receipt. Raises: `disk-*`."""

@@ -110,6 +110,8 @@ def stage_receipt(host: Host, delivery: Delivery, signer: Signer, facts: StageFa
     if not facts.steps:
         present = chain.find_last(says_the_same, among=_RECEIPTS_SEARCHED)
         if present is not None:
+            # The answer names it, and so must the chain after a power cut.
+            chain.keep()
             return present.envelope
 
     def build(sequence: int, previous: str | None) -> Receipt:

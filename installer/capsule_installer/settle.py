@@ -60,10 +60,13 @@ def settle_op(effects: Effects, op: OpFolder) -> Result | None:
     Raises: `disk-*`, `record-chain-broken`.
     """
     result = op.result()
-    if op.has(OpFile.RECEIPTED):
+    if result is not None and op.has(OpFile.RECEIPTED):
         return result
     if result is None:
         result = _decide(effects, op)
+    else:
+        # Its receipt must not outlive it: the op would be open, and never looked at again.
+        op.keep(OpFile.RESULT)
     if result is None:
         return None
     _publish(effects, op, result)
@@ -113,7 +116,7 @@ def find_receipt(effects: Effects, op: OpFolder) -> Receipt | None:
 def _decide(effects: Effects, op: OpFolder) -> Result | None:
     outcome = op.outcome()
     if outcome is not None and outcome.result == "committed":
-        op.keep_outcome()
+        op.keep(OpFile.OUTCOME)
         _tidy_committed(effects, op)
         effects.chain.publish(carried_receipt(outcome))
         op.finish(Result.COMMITTED)
@@ -163,6 +166,8 @@ def _publish(effects: Effects, op: OpFolder, result: Result) -> None:
                 details={"by": outcome.by} if outcome else {},
             )
         )
+    else:
+        effects.chain.keep()
     if result is not Result.FAILED:
         op.link(OpFile.ORDER, OpFile.RECEIPTED)
     ensure_spare(effects)

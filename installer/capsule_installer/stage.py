@@ -13,7 +13,7 @@ from typing import Final
 
 from capsule_installer.bytecode import Bytecode
 from capsule_installer.frames import FramePlan, FrameSink, part_path, plan_frames
-from capsule_installer.fsops import remove_tree, replace_file
+from capsule_installer.fsops import keep_name, remove_tree, replace_file
 from capsule_installer.generation import LINKED_KINDS, realise
 from capsule_installer.host import Host
 from capsule_installer.incoming import Delivery
@@ -150,6 +150,9 @@ class Stage:
             self._end_step("render")
             self._host.state.store_route(self._delivery.route_envelope)
             self._seal(self._marker.derived)
+        else:
+            # Nothing is left to do but to rely on what an earlier run did.
+            keep_name(self._disk, self._layout.marker(self._delivery.generation))
         receipt = stage_receipt(self._host, self._delivery, self._signer, self._facts())
         self.took_ms = self._host.clock.boot_ms() - self._began_ms
         return receipt
@@ -331,9 +334,9 @@ class Stage:
         path = self._layout.marker(self._delivery.generation)
         if self._disk.stat(path) is not None:
             self._disk.unlink(path)
-            # The generation changes from here on: a marker that came back after a power loss
-            # would speak for files that are not there.
-            self._disk.fsync_dir(self._layout.staged, "withdrawn marker's name")
+        # The generation changes from here on: a marker that came back after a power loss would
+        # speak for files that are not there. Also one that a stopped run has withdrawn.
+        self._disk.fsync_dir(self._layout.staged, "withdrawn marker's name")
 
     # --- what is here --------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from capsule_installer.disk import Disk, FileKind
-from capsule_installer.fsops import publish_once, replace_file
+from capsule_installer.fsops import keep_name, publish_once, replace_file
 from capsule_installer.layout import Layout
 from capsule_manifest.canonical import Limits, decode, encode
 from capsule_manifest.envelope import Envelope, decode_record, encode_record
@@ -140,6 +140,8 @@ class HostState:
             )
         if fence > known:
             self._store_number("fence", fence)
+        elif fence:
+            keep_name(self._disk, self._path("fence"))
 
     def counter_floor(self) -> int:
         """Return the lowest release counter that may be installed. Raises: `state-malformed`."""
@@ -149,6 +151,8 @@ class HostState:
         """Refuse older releases from now on; called after an activation. Never lowers it."""
         if counter > self.counter_floor():
             self._store_number("counter-floor", counter)
+        else:
+            keep_name(self._disk, self._path("counter-floor"))
 
     # --- nonces --------------------------------------------------------------------------------
 

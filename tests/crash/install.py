@@ -9,7 +9,6 @@ with its services running, the chain of receipts unbroken and everything true th
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
 from capsule_installer.accept import accept_order
 from capsule_installer.boot import recover
@@ -31,6 +30,7 @@ from crash.points import (
     Report,
     Violation,
     lost_power,
+    lost_power_again,
 )
 from support.install_world import Machine, World
 from support.model_disk import ModelDisk
@@ -191,9 +191,8 @@ def _lose_power(
     nested: bool = False,
     few: bool = False,
 ) -> None:
-    for index, (how, disk) in enumerate(
-        islice(lost_power(_model(world)), WHOLE_STATES if few else None)
-    ):
+    losses = lost_power_again(_model(world)) if few else lost_power(_model(world))
+    for index, (how, disk) in enumerate(losses):
         after = world.on(disk, world.machine.copy())
         after.machine.reboot()
         # Within recovery only for all lost and all kept: the others differ in what recovery finds,
@@ -221,6 +220,22 @@ def _recover_and_check(
         if not report.is_known(_state(again, said)):
             _recover_and_check(deed, report, again, said, f"{deeper}, killed", nested=False)
         _lose_power(deed, report, again, said, deeper, few=True)
+    # What a killed program left without its fsync must be durable when others can read it.
+    if nested:
+        told = _with_results(whole, said)
+        _lose_power(deed, report, whole, told, f"{where}; recovered and read")
+
+
+def _with_results(world: World, said: Said) -> Said:
+    """Return what others know once they have asked for each op; a failed restore may still end."""
+    told = said.copy()
+    for op in list_ops(world.host.disk, world.host.layout):
+        result = op.result()
+        if result is not None and result is not Result.FAILED:
+            told.ended[op.op_id] = result
+            if result is Result.COMMITTED and op.op_id in told.accepted:
+                told.committed.append(op.op_id)
+    return told
 
 
 def recovered(world: World, said: Said, deed: Deed) -> list[Point[Machine]]:

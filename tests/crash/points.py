@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
 from support.crashing_disk import CrashingDisk, Moment
-from support.model_disk import ModelDisk, survivors
+from support.model_disk import ModelDisk, survivor, survivors
 
 __all__ = [
     "NEEDED",
@@ -23,6 +23,7 @@ __all__ = [
     "Report",
     "Violation",
     "lost_power",
+    "lost_power_again",
 ]
 
 StateT = TypeVar("StateT")
@@ -37,13 +38,13 @@ class Half(StrEnum):
 
 NEEDED: Final[Mapping[Half, Mapping[str, str]]] = {
     Half.INSTALL: {
+        "found name": "upgrade",
         "hold's name": "upgrade",
         "hold's removal": "upgrade",
         "intent's name": "upgrade",
         "new folder's name": "first install",
         "new units' names": "upgrade",
         "op file's data": "upgrade",
-        "outcome's name": "upgrade",
         "prepared op files' names": "upgrade",
         "published file's name": "upgrade",
         "removed markers": "collection",
@@ -58,6 +59,7 @@ NEEDED: Final[Mapping[Half, Mapping[str, str]]] = {
         "waiting file's data": "upgrade",
     },
     Half.STAGE: {
+        "found name": "enrolment",
         "new folder's name": "enrolment",
         "published file's name": "enrolment",
         "replaced file's name": "first staging",
@@ -162,6 +164,18 @@ class Report:
                 f"{self.recoveries} recoveries, {rate:.0f} points/s",
                 flush=True,
             )
+
+
+def lost_power_again(disk: ModelDisk) -> Iterator[tuple[str, ModelDisk]]:
+    """Yield the few of `lost_power` that are tried after a program was killed before.
+
+    The oldest change is what that program may have left without its fsync.
+    """
+    every = frozenset(range(len(disk.pending)))
+    yield "no change of names kept, bytes lost", survivor(disk, frozenset(), "lost")
+    yield "all changes of names kept, bytes lost", survivor(disk, every, "lost")
+    if len(every) > 1:
+        yield "all but the oldest change of names kept", survivor(disk, every - {0}, "kept")
 
 
 def lost_power(disk: ModelDisk) -> Iterator[tuple[str, ModelDisk]]:

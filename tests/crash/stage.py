@@ -11,7 +11,6 @@ be staged whole, and the chain of receipts unbroken.
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
 
 from capsule_installer.disk import Disk
 from capsule_installer.identity import load_node_key
@@ -27,11 +26,12 @@ from crash.points import (
     Report,
     Violation,
     lost_power,
+    lost_power_again,
 )
 from support.deliveries import Capsule, Receiver, default_parts, make_capsule, part
 from support.model_disk import ModelDisk
 
-__all__ = ["StageDeed", "enumerate_stage", "find_need", "stage_deeds"]
+__all__ = ["ROOT", "Said", "StageDeed", "enumerate_stage", "find_need", "stage_deeds"]
 
 ROOT = "/h"
 
@@ -110,12 +110,17 @@ def find_need(label: str, first: str = "") -> Need | None:
         points = _photograph(deed, report, label)
         missing = [n for n, point in enumerate(points) if point.write.endswith(label)]
         if not missing:
-            continue
+            # What a repetition keeps of a killed run is none of the undisturbed one's fsyncs.
+            missing = [len(points) - 1]
         try:
             # Only what comes after the missing fsync can differ; what was told is lost soonest.
             for point in (points[-1], *points[missing[0] :]):
                 where = f"{deed.name}, {point.where}"
                 _lose_power(deed, report, point.disk, point.state, where)
+            # Some are needed only after another run was killed before its own fsync.
+            for point in points:
+                where = f"{deed.name}, {point.where}, killed"
+                _check_and_repeat(deed, report, point.disk, point.state, where, nested=True)
         except Violation as violation:
             return Need(deed.name, str(violation))
     return None
@@ -143,7 +148,8 @@ def _lose_power(
     nested: bool = False,
     few: bool = False,
 ) -> None:
-    for index, (how, disk) in enumerate(islice(lost_power(model), WHOLE_STATES if few else None)):
+    losses = lost_power_again(model) if few else lost_power(model)
+    for index, (how, disk) in enumerate(losses):
         # A repetition is stopped only where all is lost or kept, as in the other half.
         deep = nested and index < WHOLE_STATES
         if not report.is_known(_state(deed, disk, said), deep=deep):
@@ -157,16 +163,19 @@ def _check_and_repeat(
     _check_now(deed, disk, said, where)
     whole = disk.copy()
     photographer = Photographer(whole, said.copy)
-    _repeat(deed, photographer.disk if nested else whole, where)
+    answered = _repeat(deed, photographer.disk if nested else whole, where)
     report.recoveries += 1
-    if not report.is_known(("repeated", _state(deed, whole, said))):
-        _check_end(deed, whole, said, where)
+    if not report.is_known(("repeated", _state(deed, whole, answered))):
+        _check_end(deed, whole, answered, where)
     for point in photographer.points:
         report.points += 1
         deeper = f"{where}; the repetition {point.where}"
         if not report.is_known(_state(deed, point.disk, said)):
             _check_and_repeat(deed, report, point.disk, said, f"{deeper}, killed", nested=False)
         _lose_power(deed, report, point.disk, said, deeper, few=True)
+    # What the first attempt left without its fsync must be durable when the second one answers.
+    if nested:
+        _lose_power(deed, report, whole, answered, f"{where}; the repetition has answered")
 
 
 def _state(deed: StageDeed, disk: ModelDisk, said: Said) -> Hashable:
@@ -174,11 +183,13 @@ def _state(deed: StageDeed, disk: ModelDisk, said: Said) -> Hashable:
     return deed.name, disk.fingerprint(), said.enrolled, tuple(said.staged), said.receipts
 
 
-def _repeat(deed: StageDeed, disk: Disk, where: str) -> None:
+def _repeat(deed: StageDeed, disk: Disk, where: str) -> Said:
+    said = Said()
     try:
-        deed.act(_on(disk), Said())
+        deed.act(_on(disk), said)
     except (CapsuleError, OSError, AssertionError) as error:
         raise Violation(f"{where}: repeating it failed: {error!r}") from error
+    return said
 
 
 def _check_now(deed: StageDeed, disk: ModelDisk, said: Said, where: str) -> None:

@@ -22,7 +22,7 @@ from typing import BinaryIO, Self
 from capsule_installer.disk import Disk, FileKind, FileStat, Lock, Writer
 from capsule_manifest.errors import Failed
 
-__all__ = ["ModelDisk", "survivors"]
+__all__ = ["ModelDisk", "survivor", "survivors"]
 
 _ROOT = 1
 
@@ -41,6 +41,11 @@ class Inode:
     uid: int = 0
     gid: int = 0
     links: int = 0
+
+    @property
+    def is_unsure(self) -> bool:
+        """Say whether a power loss may change the bytes."""
+        return self.kind is FileKind.FILE and self.durable is not self.data
 
     def copy(self) -> "Inode":
         return Inode(
@@ -205,7 +210,7 @@ class ModelDisk:
             self._settle(change)
         self.pending = []
         for number, inode in list(self.inodes.items()):
-            if inode.kind is FileKind.FILE and inode.durable is not inode.data:
+            if inode.is_unsure:
                 self.own(number).durable = inode.data
 
     def lock(self, path: str) -> Lock:
@@ -326,30 +331,40 @@ class _ModelLock:
         self._disk.locked.discard(self._path)
 
 
-def survivors(disk: ModelDisk) -> Iterator[tuple[str, ModelDisk]]:
+def survivors(
+    disk: ModelDisk, *, alone: Iterable[int] | None = None
+) -> Iterator[tuple[str, ModelDisk]]:
     """Yield (how, disk) for states that a power loss now may leave.
 
     All changes of names lost or kept, each with the bytes that no fsync made durable lost, torn in
-    half, or kept; each change lost alone while the bytes are kept; each kept alone without them.
+    half, or kept; then each change lost alone while the bytes are kept, and kept alone without
+    them. `alone` limits the latter to some of `pending`.
     """
     count = len(disk.pending)
     everything = frozenset(range(count))
-    for data in ("lost", "kept", "torn"):
-        yield f"no change of names kept, bytes {data}", _survivor(disk, frozenset(), data)
+    # Where all bytes are durable the three are one.
+    is_unsure = any(inode.is_unsure for inode in disk.inodes.values())
+    for data in ("lost", "kept", "torn") if is_unsure else ("kept",):
+        yield f"no change of names kept, bytes {data}", survivor(disk, frozenset(), data)
         if everything:
-            yield f"all changes of names kept, bytes {data}", _survivor(disk, everything, data)
-    for index in range(count) if count > 1 else ():
+            yield f"all changes of names kept, bytes {data}", survivor(disk, everything, data)
+    chosen = range(count) if alone is None else alone
+    for index in chosen if count > 1 else ():
         names = "/".join(name for _, name, _ in disk.pending[index].entries)
         change = f"change {index} ({names})"
-        yield f"{change} lost, bytes kept", _survivor(disk, everything - {index}, "kept")
-        yield f"only {change} kept, bytes lost", _survivor(disk, frozenset({index}), "lost")
+        yield f"{change} lost, bytes kept", survivor(disk, everything - {index}, "kept")
+        yield f"only {change} kept, bytes lost", survivor(disk, frozenset({index}), "lost")
 
 
-def _survivor(disk: ModelDisk, kept: frozenset[int], data: str) -> ModelDisk:
+def survivor(disk: ModelDisk, kept: frozenset[int], data: str) -> ModelDisk:
+    """Return what a power loss leaves that keeps these of the pending changes of names.
+
+    `data` says what becomes of bytes that no fsync made durable: `lost`, `kept` or `torn`.
+    """
     other = disk.copy()
     other.pending = []
     for number, inode in disk.inodes.items():
-        if inode.kind is FileKind.FILE and inode.durable is not inode.data:
+        if inode.is_unsure:
             left = other.own(number)
             left.data = left.durable = _content(inode, data)
     changed = {n for change in disk.pending for n, _, _ in change.entries}
