@@ -71,7 +71,7 @@ _ENVELOPE = {
 _TRUST = {
     "policy-invalid": (
         ExitCode.INTEGRITY,
-        "correct the named value in the trust policy",
+        "correct the named value in the trust policy, or name the file with --policy",
     ),
     "authority-denied": (
         ExitCode.DENIED,
@@ -488,7 +488,10 @@ _CONTROLLER: dict[str, tuple[ExitCode, str]] = {
         ExitCode.INCOMPATIBLE,
         "correct what is named on the host, then stage again",
     ),
-    "fleet-invalid": (ExitCode.USAGE, "correct the named value in fleet.toml"),
+    "fleet-invalid": (
+        ExitCode.USAGE,
+        "correct the named value in fleet.toml, or name the inventory with --fleet",
+    ),
     "generation-not-staged": (ExitCode.ROUTE_MISMATCH, "stage the capsule first: `capsule stage`"),
     "host-error-unknown": (
         ExitCode.INCOMPATIBLE,

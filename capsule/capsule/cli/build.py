@@ -82,10 +82,15 @@ def command(
     click.echo(f"{built.folder}")
     click.echo(
         f"  {built.capsule}, {len(built.release.components)} components, {size_text(total)}, "
-        f"{built.reused} reused, {'signed' if signer else 'not signed'}"
+        f"{built.reused} reused, {'signed' if _is_signed(built.folder) else 'not signed'}"
     )
     if archive:
         click.echo(f"  {archive}")
+
+
+def _is_signed(folder: Path) -> bool:
+    """Return whether there are signatures: a finished directory keeps those that it has."""
+    return any((folder / "signatures").glob("*.sigstore.json"))
 
 
 def _draft(release_path: Path) -> Draft:
