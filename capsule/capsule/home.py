@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from capsule.builder.keyfile import load_public_key
 from capsule.durable import exclusive, make_folder, publish_once, read_bounded, replace_file
 from capsule.freeze import FrozenRoute, freeze, freeze_and_sign
 from capsule.inventory import Fleet
@@ -174,9 +173,6 @@ def freeze_fleet(
 ) -> FrozenRoute:
     """Freeze and sign the route of `fleet` with the node keys that are known, and keep it.
 
-    The route names `controllers` and those of the inventory, ordered by key id, so that each of
-    them freezes the same bytes.
-
     Raises:
         Refused: as `freeze` and `freeze_and_sign`.
         Failed: `controller-disk`.
@@ -184,17 +180,12 @@ def freeze_fleet(
     route = freeze(
         fleet,
         policy=policy,
-        controllers=_controllers(fleet, controllers),
+        controllers=controllers,
         node_keys=home.node_keys(tuple(fleet.nodes)),
     )
     frozen = freeze_and_sign(route, policy=policy, signer=signer)
     home.store_route(frozen)
     return frozen
-
-
-def _controllers(fleet: Fleet, own: tuple[PublicKey, ...]) -> tuple[PublicKey, ...]:
-    further = (load_public_key(path).key for path in fleet.controllers)
-    return tuple(sorted({*own, *further}, key=lambda key: key.keyid))
 
 
 def _read_fence(raw: bytes, path: Path) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from capsule.builder.keyfile import load_public_key
 from capsule.first_contact import RuntimeSource, send_runtime
 from capsule.fleet_work import for_each_node
 from capsule.freeze import FrozenRoute
@@ -31,7 +32,15 @@ from capsule_manifest.release import Component, ComponentKind
 from capsule_manifest.route import Endpoint
 from capsule_manifest.wire import MessageType, encode_message
 
-__all__ = ["NO_EPOCH", "NodeStaged", "StageCost", "StageWatch", "Stager", "keep_receipts"]
+__all__ = [
+    "NO_EPOCH",
+    "NodeStaged",
+    "StageCost",
+    "StageWatch",
+    "Stager",
+    "keep_receipts",
+    "named_controllers",
+]
 
 _RECEIVE: Final = Limits(total_s=12 * 3600.0, idle_s=300.0)
 _BYTES_PER_S: Final = 50_000_000
@@ -132,7 +141,7 @@ class Stager:
             self.home,
             self.fleet,
             policy=self.policy,
-            controllers=(self.controller.public,),
+            controllers=named_controllers(self.fleet, self.controller.public),
             signer=self.route_signer,
         )
 
@@ -299,6 +308,19 @@ class Stager:
                 got=" ".join(got),
                 where=node,
             )
+
+
+def named_controllers(fleet: Fleet, own: PublicKey) -> tuple[PublicKey, ...]:
+    """Return the keys that a route names: this controller's, and those of the inventory.
+
+    They are ordered by key id, so that each of these controllers freezes the same bytes.
+
+    Raises:
+        Refused: `key-malformed`.
+        Failed: `key-missing`.
+    """
+    further = (load_public_key(path).key for path in fleet.controllers)
+    return tuple(sorted({own, *further}, key=lambda key: key.keyid))
 
 
 def keep_receipts(

@@ -18,6 +18,7 @@ from capsule.cli.output import json_option, print_json, print_pairs, print_table
 from capsule.freeze import FrozenRoute
 from capsule.home import ProductHome, freeze_fleet
 from capsule.inventory import load_fleet
+from capsule.stage import named_controllers
 from capsule_manifest.errors import ExitCode
 
 __all__ = ["command", "print_route", "route_fields"]
@@ -50,11 +51,12 @@ def command(
     Freezing again without a change gives the same digest.
     """
     policy = read_policy(policy_path)
+    fleet = load_fleet(fleet_path)
     frozen = freeze_fleet(
         ProductHome(home=home_path, product=policy.product),
-        load_fleet(fleet_path),
+        fleet,
         policy=policy,
-        controllers=(load_signer(controller_key_path).public,),
+        controllers=named_controllers(fleet, load_signer(controller_key_path).public),
         signer=load_signer(route_key_path),
     )
     if as_json:
