@@ -20,8 +20,10 @@ from capsule_manifest import (
     packing,
     policy,
     policy_update,
+    questions,
     records,
     release,
+    repairs,
     route,
     signers,
     statements,
@@ -167,6 +169,32 @@ def _policies() -> list[tuple[str, bytes, Callable[..., object], Callable[..., b
     ]
 
 
+def _requests() -> list[tuple[str, bytes, Callable[..., object], Callable[..., bytes]]]:
+    """What a controller asks besides orders; only the shape is read, so any digest will do."""
+    digest_text = sha256_text(b"sample")
+    question = questions.Question(
+        op_id="1" * 32, node="n1", route=digest_text, fence=3, nonce="n", boot_id="b", valid_ms=1000
+    )
+    repair = repairs.Repair(
+        op_id="1" * 32, node="n1", node_key="key", route=digest_text, fence=3,
+        generation="1-0123abcd", capsule=CapsuleId(digest_text), installed_by="2" * 32,
+    )  # fmt: skip
+    return [
+        (
+            "questions.decode_question",
+            questions.encode_question(question),
+            questions.decode_question,
+            questions.encode_question,
+        ),
+        (
+            "repairs.decode_repair",
+            repairs.encode_repair(repair),
+            repairs.decode_repair,
+            repairs.encode_repair,
+        ),
+    ]
+
+
 def _documents() -> list[Decoder]:
     make = documents
     both = (mutate_json, mutate_bytes)
@@ -220,6 +248,7 @@ def _documents() -> list[Decoder]:
             records.decode_receipt,
             records.encode_receipt,
         ),
+        *_requests(),
         (
             "canonical.decode",
             release.encode_release(make.make_release()),
@@ -291,6 +320,12 @@ def _signed() -> list[Decoder]:
             covers=("statements.read_packing_statement",),
             samples=(packing_claim,),
             decode=lambda raw: statements.read_packing_statement(raw, where=_WHERE),
+            mutators=both,
+        ),
+        Decoder(
+            covers=("statements.read_bootstrap_statement",),
+            samples=(statements.bootstrap_statement(b"index", capsule),),
+            decode=lambda raw: statements.read_bootstrap_statement(raw, where=_WHERE),
             mutators=both,
         ),
         Decoder(
