@@ -15,6 +15,7 @@ from capsule.cli.rollout_desk import (
     carry_out,
     chosen_hook,
     epoch_option,
+    fold_of,
     ledger_option,
     open_desk,
     run_options,
@@ -25,6 +26,7 @@ from capsule.clock import utc_now
 from capsule.fleet_work import connect
 from capsule.lane.budget import estimate_length_ms
 from capsule.lane.driver import Patience
+from capsule.lane.epoch import EpochState
 from capsule.lane.plan import RolloutPlan, plan_digest
 from capsule.rollout.decisions import Wish
 from capsule.rollout.epoch import EpochRun
@@ -206,8 +208,10 @@ def decide_epoch(
     desk: Desk, epoch: str | None, wish: Wish, key_path: Path, *, as_json: bool
 ) -> int:
     """Carry a decision out: by the controller that runs the epoch, or by adopting it."""
-    planned = desk.ledger.plan(desk.epoch(epoch))
-    run = _run(desk, planned, key_path, as_json=as_json)
+    named = desk.epoch(epoch)
+    if fold_of(desk.ledger, named).state.epoch is EpochState.ENDED:
+        click.echo(f"epoch {named} has ended: there is nothing to decide", err=True)
+    run = _run(desk, desk.ledger.plan(named), key_path, as_json=as_json)
     return int(carry_out(desk, run, wish, name=secrets.token_hex(8)))
 
 
