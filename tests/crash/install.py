@@ -100,6 +100,10 @@ def deeds(skip: str = "") -> Iterator[Deed]:
     with_one = _done(first, _ordering(one, "1", confirm="controller"))
     yield Deed("upgrade", with_one, _ordering(two, "3", confirm="controller"), one.generation,
                two.generation)  # fmt: skip
+    unlinkable = _copy(with_one, skip="")
+    _model(unlinkable).unlinkable = "/h/etc/"
+    yield Deed("upgrade without second names", unlinkable, _ordering(two, "9"), one.generation,
+               two.generation)  # fmt: skip
     yield Deed("upgrade to a broken release", with_one, _ordering(bad, "4"), one.generation,
                one.generation)  # fmt: skip
     # What comes after a restore must survive a power loss that forgets the restore.

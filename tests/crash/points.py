@@ -15,6 +15,7 @@ from support.model_disk import ModelDisk, survivor, survivors
 
 __all__ = [
     "NEEDED",
+    "NEEDED_ELSEWHERE",
     "WHOLE_STATES",
     "Half",
     "Need",
@@ -42,6 +43,7 @@ NEEDED: Final[Mapping[Half, Mapping[str, str]]] = {
         "hold's name": "upgrade",
         "hold's removal": "upgrade",
         "intent's name": "upgrade",
+        "kept copy's data": "upgrade without second names",
         "new folder's name": "first install",
         "new units' names": "upgrade",
         "op file's data": "upgrade",
@@ -69,6 +71,12 @@ NEEDED: Final[Mapping[Half, Mapping[str, str]]] = {
     },
 }
 """Each fsync of both halves, and a deed that goes wrong without it."""
+
+NEEDED_ELSEWHERE: Final[Mapping[str, str]] = {
+    "spent reserve's name": ("test_space_comes_back_only_when_the_spent_reserve_is_durably_gone"),
+    "switched link's name": "test_a_link_leads_to_the_old_or_the_new_target",
+}
+"""Fsyncs that no deed reaches, a full disk's and a real host's; and a test that misses each."""
 
 WHOLE_STATES: Final = 2
 """The first so many of `lost_power` are: no change of names kept, and all of them kept."""

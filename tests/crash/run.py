@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from crash import install, stage
 from crash.memo import remember_pure_functions
-from crash.points import NEEDED, Half, Need, Report, Violation
+from crash.points import NEEDED, NEEDED_ELSEWHERE, Half, Need, Report, Violation
 
 # Deeds that take longest come first, so that no worker ends long after the others.
 _LONGEST = ("first staging", "staging a second release", "staging over a damage", "collection")
@@ -114,6 +114,8 @@ def _conclude(tried: Iterable[Tried], needs: Iterable[Tried], seconds: float) ->
     print("\nEach fsync, and what is lost without it:")
     for need in needs:
         print(f"  {need.half}, {need.label}: {need.violation or 'NOTHING'}")
+    for label, test in sorted(NEEDED_ELSEWHERE.items()):
+        print(f"  elsewhere, {label}: {test}")
     broken = [item for item in tried if item.violation]
     useless = [need for need in needs if not need.violation]
     print(f"\nfsyncs: {len(needs)}, needed: {len(needs) - len(useless)}")

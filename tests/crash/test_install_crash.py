@@ -3,13 +3,17 @@
 Here only some writes are stopped; `python tests/crash/run.py` stops all, and recovery as well.
 """
 
+import ast
+from pathlib import Path
+
 import pytest
 
+import capsule_installer
 from capsule_installer.boot import recover
 from capsule_installer.op_folder import list_ops
 from capsule_installer.outcome import confirm_op
-from crash.install import Deed, deeds, enumerate_deed, host_at, photograph, recovered
-from crash.points import NEEDED, Half, Report, lost_power
+from crash.install import Deed, deeds, enumerate_deed, find_need, host_at, photograph, recovered
+from crash.points import NEEDED, NEEDED_ELSEWHERE, Half, Report, lost_power
 
 DEEDS = {deed.name: deed for deed in deeds()}
 
@@ -20,6 +24,36 @@ def test_an_op_stopped_at_some_writes_leaves_one_whole_generation(deed: Deed):
     enumerate_deed(deed, report, every=31, nested=False)
     assert report.points > 3
     assert report.labels <= set(NEEDED[Half.INSTALL])
+
+
+# Those that only a killed recovery misses take half a minute each: `./dev crash` looks for them.
+SLOW = {"found name", "restored names"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("label", "name"), [item for item in NEEDED[Half.INSTALL].items() if item[0] not in SLOW]
+)
+def test_without_any_one_fsync_a_power_loss_is_not_survived(label: str, name: str):
+    need = find_need(label, name)
+    assert need is not None
+    assert need.deed == name
+
+
+def test_every_fsync_of_the_host_program_is_known_here():
+    names = {"fsync", "fsync_dir", "sync_filesystem", "sync_names"}
+    found = {
+        call.args[-1].value
+        for path in Path(capsule_installer.__file__).parent.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute | ast.Name)
+        and (call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id) in names
+        and call.args
+        and isinstance(call.args[-1], ast.Constant)
+    }
+    known = {label for half in NEEDED.values() for label in half} | set(NEEDED_ELSEWHERE)
+    assert found == known
 
 
 def test_a_hold_does_not_outlive_an_intent_that_was_killed_before_its_fsync():

@@ -13,6 +13,7 @@ A copy shares every inode with its origin until one of them changes it: crash te
 after each of its writes.
 """
 
+import errno
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -80,6 +81,8 @@ class ModelDisk:
         self.locked: set[str] = set()
         self.free_bytes = 2**40
         self.free_inodes = 2**20
+        # Below this folder no file can have a second name, as on some file systems.
+        self.unlinkable = ""
         self._next = _ROOT + 1
         # The inodes that no copy of this disk shares.
         self._owned = {_ROOT}
@@ -96,6 +99,7 @@ class ModelDisk:
         self._owned = set()
         other.pending = list(self.pending)
         other.labels = self.labels
+        other.unlinkable = self.unlinkable
         other.free_bytes, other.free_inodes = self.free_bytes, self.free_inodes
         other._next = self._next
         return other
@@ -161,6 +165,8 @@ class ModelDisk:
     def link(self, source: str, target: str) -> None:
         if self.stat(target) is not None:
             raise FileExistsError(target)
+        if self.unlinkable and target.startswith(self.unlinkable):
+            raise OSError(errno.EPERM, "no second names here", target)
         self._change((target, self._find(source)))
 
     def symlink(self, target: str, path: str) -> None:
