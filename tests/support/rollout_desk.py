@@ -2,13 +2,17 @@
 
 import json
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from capsule.__main__ import main
 from capsule.builder.keyfile import generate_key, load_signer
 from capsule.session import HostSession
 from capsule.transport.local import LocalTransport
-from support.capsules import real_runtime, write_capsule
+from support.capsules import Files, MiniCapsule, real_runtime, write_capsule
 
 __all__ = ["BROKEN", "GOOD", "RolloutDesk"]
 
@@ -29,7 +33,15 @@ BROKEN = {"app": {"main.sh": b"exit 1\n"}}
 class RolloutDesk:
     """`lanes` maps lane names to node names."""
 
-    def __init__(self, folder, capsys, lanes, *, floor=0, max_unavailable=2):
+    def __init__(
+        self,
+        folder: Path,
+        capsys: pytest.CaptureFixture[str],
+        lanes: Mapping[str, Sequence[str]],
+        *,
+        floor: int = 0,
+        max_unavailable: int = 2,
+    ) -> None:
         self.folder, self.capsys = folder, capsys
         self.lanes = lanes
         self.nodes = [node for nodes in lanes.values() for node in nodes]
@@ -44,13 +56,18 @@ class RolloutDesk:
             "--output", "trust.json",
         )  # fmt: skip
 
-    def root(self, node):
+    def root(self, node: str) -> Path:
+        """Return the folder that is a host."""
         return self.folder / "hosts" / node
 
-    def session(self, node):
+    def session(self, node: str) -> HostSession:
+        """Return a session with a host."""
         return HostSession(LocalTransport(self.root(node)), node=node)
 
-    def capsule(self, counter, components=None, **options):
+    def capsule(
+        self, counter: int, components: Mapping[str, Files] | None = None, *, soak_ms: int = 100
+    ) -> MiniCapsule:
+        """Write the capsule of a release counter."""
         return write_capsule(
             self.folder / f"{counter}.capsule",
             counter=counter,
@@ -58,52 +75,61 @@ class RolloutDesk:
             runtime=real_runtime(),
             unit=UNIT + f"Environment=COUNTER={counter}\n",
             signers=(load_signer(self.folder / "release.key"),),
-            **options,
+            soak_ms=soak_ms,
         )
 
-    def run(self, *arguments):
+    def run(self, *arguments: str) -> tuple[int, str, str]:
         """Return (exit code, stdout, stderr)."""
         code = main(arguments)
         said = self.capsys.readouterr()
         return code, said.out, said.err
 
-    def json(self, *arguments):
+    def json(self, *arguments: str) -> tuple[int, Any]:
+        """Return (exit code, the document on stdout)."""
         code, out, err = self.run(*arguments, "--json")
         assert out, err
         return code, json.loads(out)
 
-    def stage(self, counter):
+    def stage(self, counter: int) -> None:
+        """Stage on all hosts."""
         code, _, err = self.run(
             "stage", f"{counter}.capsule", "--lane", "all", "--policy", "trust.json",
             "--route-key", "route.key", "--controller-key", "controller.key",
         )  # fmt: skip
         assert code == 0, err
 
-    def preflight(self, counter):
+    def preflight(self, counter: int) -> tuple[int, Any]:
+        """Look at all hosts."""
         return self.json("preflight", f"{counter}.capsule", "--policy", "trust.json")
 
-    def rollout(self, verb, counter, *arguments):
+    def rollout(self, verb: str, counter: int, *arguments: str) -> tuple[int, str, str]:
+        """Run a verb of `capsule rollout`."""
         return self.run(
             "rollout", verb, f"{counter}.capsule", "--policy", "trust.json",
             "--controller-key", "controller.key", *arguments,
         )  # fmt: skip
 
-    def lane(self, verb, lane, counter):
+    def lane(self, verb: str, lane: str, counter: int) -> tuple[int, str, str]:
+        """Run a verb of `capsule lane`."""
         return self.run(
             "lane", verb, lane, f"{counter}.capsule", "--policy", "trust.json",
             "--controller-key", "controller.key",
         )  # fmt: skip
 
-    def status(self):
+    def status(self) -> Any:
+        """Return the report of the last epoch."""
         return self.json("rollout", "report", "--policy", "trust.json")[1]
 
-    def states(self):
+    def states(self) -> dict[str, str]:
+        """Return the state of each node in the last epoch."""
         return {node: fields["state"] for node, fields in self.status()["nodes"].items()}
 
-    def current(self, node):
+    def current(self, node: str) -> str:
+        """Return the generation that a host runs."""
         return self.session(node).hello().current
 
-    def stop(self):
+    def stop(self) -> None:
+        """End all services."""
         for node in self.nodes:
             script = self.root(node) / "var/lib/capsule/recovery/service-process.sh"
             if script.exists():
@@ -111,7 +137,7 @@ class RolloutDesk:
                 subprocess.run(argv, check=False)
 
 
-def _fleet(lanes, floor, max_unavailable):
+def _fleet(lanes: Mapping[str, Sequence[str]], floor: int, max_unavailable: int) -> str:
     lines = [
         "format = 1", 'product = "acme/hello"', "[fleet]", f"floor = {floor}",
         f"max_unavailable = {max_unavailable}", 'guard_min = "L0"',
