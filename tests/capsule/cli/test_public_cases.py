@@ -18,6 +18,13 @@ LOOSENING = re.compile(
     r"--.*(insecure|unsafe|verif|skip|if-possible|ignore|allow|untrusted|unsigned|force|no-check)"
 )
 
+# Named like such a switch, and none: they loosen no check of what is genuine.
+OTHER = {
+    "trust revise --allow",  # names a deliberate downgrade in a policy that owners then sign
+    "rollout plan --allow-outage",  # a fleet of one has nobody who serves meanwhile
+    "rollout start --allow-outage",
+}
+
 
 def spellings(command, words=()):
     """Yield every command with every spelling of its options."""
@@ -35,7 +42,7 @@ def spellings(command, words=()):
 def test_no_command_has_a_switch_that_turns_verification_off(edge):
     every = list(spellings(edge))
     assert len(every) > 10, "the search itself found too little"
-    assert [text for text in every if LOOSENING.search(text)] == []
+    assert [text for text in every if LOOSENING.search(text) and text not in OTHER] == []
 
 
 @pytest.mark.parametrize(
