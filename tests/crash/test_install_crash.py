@@ -15,6 +15,9 @@ from capsule_installer.outcome import confirm_op
 from crash.install import Deed, deeds, enumerate_deed, find_need, host_at, photograph, recovered
 from crash.points import NEEDED, NEEDED_ELSEWHERE, Half, Report, lost_power
 
+# Enumerations are of fixed size; how long they take depends on the machine.
+pytestmark = pytest.mark.timeout(600)
+
 DEEDS = {deed.name: deed for deed in deeds()}
 
 

@@ -6,6 +6,9 @@ from crash.points import NEEDED, Half, Report
 from crash.stage import ROOT, Said, StageDeed, enumerate_stage, find_need, stage_deeds
 from support.deliveries import Receiver
 
+# Enumerations are of fixed size; how long they take depends on the machine.
+pytestmark = pytest.mark.timeout(600)
+
 DEEDS = {deed.name: deed for deed in stage_deeds()}
 
 
