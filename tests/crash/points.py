@@ -54,7 +54,7 @@ NEEDED: Final[Mapping[Half, Mapping[str, str]]] = {
         "removed ops' names": "collection",
         "replaced file's name": "upgrade",
         "restored names": "upgrade after a restore",
-        "result's name": "upgrade after a restore",
+        "result's name": "rollback right after an upgrade",
         "switched names": "upgrade",
         "temporary file's data": "upgrade",
         "waiting and kept names": "upgrade",
