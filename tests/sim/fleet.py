@@ -137,7 +137,7 @@ class Simulation:
         self.bad = bad
 
     def _spoil(self, name: str, nature: Nature) -> Nature:
-        match self.dice.randrange(6):
+        match self.dice.randrange(7):
             case 0:
                 return replace(nature, refuses="order-prior-mismatch: the node has drifted")
             case 1:
@@ -147,6 +147,8 @@ class Simulation:
             case 3:
                 return replace(nature, never_proves=True, restore_fails=True)
             case 4:
+                return replace(nature, endless=True)
+            case 5:
                 self.network_dead_from(name, int(self.dice.uniform(0, 600_000)))
             case _:
                 self.hub.stuck.add(name)

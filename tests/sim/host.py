@@ -21,9 +21,14 @@ _OPEN = _DOWN | {_S.ACCEPTED, _S.PROVED, _S.RESTORING}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nature:
-    """What is wrong with a host. `pace` stretches its steps; `skew` its clock."""
+    """What is wrong with a host. `pace` stretches its steps; `skew` its clock.
+
+    An `endless` one proves itself and stays there: its program is gone, its timers with it, and
+    what answers queries goes on answering.
+    """
 
     refuses: str = ""
+    endless: bool = False
     never_proves: bool = False
     restore_fails: bool = False
     pace: float = 1.0
@@ -80,7 +85,8 @@ class Host:
     def confirm(self, op_id: str, proof: str, fence: int, reply: Any) -> None:
         if not self._listen(fence, reply):
             return
-        if self.records.get(op_id) is _S.PROVED and proof == self._proof(op_id):
+        takes = self.records.get(op_id) is _S.PROVED and not self._is_stuck(op_id)
+        if takes and proof == self._proof(op_id):
             self._enter(op_id, _S.COMMITTED)
         self._say(reply, op_id, self.records.get(op_id, _S.NO_RECORD), closed=False)
 
@@ -132,8 +138,11 @@ class Host:
         self.world.after(int(delay_ms), self._if_same_boot, self.boot, act, op_id)
 
     def _if_same_boot(self, boot: int, act: Any, op_id: str) -> None:
-        if boot == self.boot and self.is_up:
+        if boot == self.boot and self.is_up and not self._is_stuck(op_id):
             act(op_id)
+
+    def _is_stuck(self, op_id: str) -> bool:
+        return self.nature.endless and self.records[op_id] is _S.PROVED
 
     def _stop(self, op_id: str) -> None:
         budget, nature = self.budget, self.nature

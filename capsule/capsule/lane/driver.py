@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from capsule.lane.budget import Liveness
+from capsule.lane.budget import MARGIN_PERCENT, Liveness
 from capsule.lane.decide import decide, with_consequences
 from capsule.lane.effects import AskHost, Effect, PlaceHold, ReleaseHold, SendConfirm, SendOrder
 from capsule.lane.epoch import EpochState, Tenure
@@ -35,6 +35,7 @@ from capsule.lane.node import (
 )
 from capsule.lane.plan import RolloutPlan, check_plan, plan_digest
 from capsule.lane.ports import (
+    UNDER_WAY,
     Clock,
     Dispatch,
     HoldReport,
@@ -117,6 +118,8 @@ class Driver:
         self._lease: Lease | None = None
         self._seq = 0
         self._watches: dict[str, _Watch] = {}
+        # When this driver began to wait for the end of an op, by op id.
+        self._begun: dict[str, int] = {}
         self._due: list[tuple[int, str]] = []
         self._renewed_ms = 0
         self._stalled_ms: int | None = None
@@ -332,6 +335,8 @@ class Driver:
             self._watches.pop(member.name, None)
             return
         now = self._clock.now_ms()
+        if member.state in ORDERED:
+            self._begun.setdefault(member.op_id, now)
         self._watches[member.name] = _Watch(since_ms=now, heard_ms=now, due_ms=0)
         self._await(member.name, now)
 
@@ -354,7 +359,7 @@ class Driver:
         elif member.state in {NodeState.HOLDING, NodeState.DRAINING}:
             self._act(PlaceHold(member.name, member.attempts))
         elif member.state is not NodeState.UNKNOWN and (
-            now - watch.heard_ms >= self._patience.silence_ms
+            now - watch.heard_ms >= self._patience.silence_ms or self._is_overdue(member, now)
         ):
             self._record((ReplyLost(member.name),))
         else:
@@ -362,13 +367,29 @@ class Driver:
                 self._act(SendConfirm(member.name, member.op_id, member.proof))
             self._act(AskHost(member.name, member.op_id))
 
+    def _is_overdue(self, member: Member, now: int) -> bool:
+        """Say whether an op takes longer than the host's own dead-men allow it to.
+
+        A host whose program is gone may answer for ever and never end; the op's other waits are all
+        begun anew by each thing that it says.
+        """
+        limit_ms = MARGIN_PERCENT * self.state.plan.budget.op_ms // 100 + self._patience.silence_ms
+        return now - self._begun.get(member.op_id, now) >= limit_ms
+
     # --- hearing --------------------------------------------------------------------------------
     def _hear_host(self, report: HostReport) -> None:
         member = self.state.members[report.node]
         watch = self._watches.get(report.node)
         if watch is None or report.op_id != member.op_id:
             return
-        watch.heard_ms = self._clock.now_ms()
+        now = watch.heard_ms = self._clock.now_ms()
+        if (
+            member.state is NodeState.UNKNOWN
+            and report.step in UNDER_WAY
+            and self._is_overdue(member, now)
+        ):
+            # Given up for saying this too long; only an end is news now.
+            return
         self._record(propose_from_host(self.state, report))
         if (
             report.step is HostStep.NO_RECORD

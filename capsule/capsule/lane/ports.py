@@ -10,12 +10,13 @@ Source: design, section 11.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from capsule.lane.events import Event
 from capsule.lane.plan import RolloutPlan
 
 __all__ = [
+    "UNDER_WAY",
     "Clock",
     "Dispatch",
     "HoldReport",
@@ -148,6 +149,19 @@ class HostStep(StrEnum):
     RESTORING = "restoring"
     RESTORED = "restored"
     RESTORE_FAILED = "restore_failed"
+
+
+UNDER_WAY: Final = frozenset(
+    {
+        HostStep.ACCEPTED,
+        HostStep.STOPPED,
+        HostStep.SWITCHED,
+        HostStep.STARTED,
+        HostStep.PROVED,
+        HostStep.RESTORING,
+    }
+)
+"""Steps after which the host has more to do by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -522,3 +522,47 @@ def test_a_command_that_does_not_apply_records_nothing(world, driver):
     recorded = len(world.ledger.read("e1"))
     driver.command(lambda state: propose_lane_resume(state, "lane-a"))
     assert len(world.ledger.read("e1")) == recorded
+
+
+# --- a host that answers for ever and never ends -------------------------------------------------
+ENDLESS_MS = 1.15 * PLAN.budget.op_ms + PATIENCE.silence_ms + PATIENCE.repeat_ms
+
+
+def keep_saying(world, driver, node, step, time_ms):
+    """Let a host answer every query with the same step."""
+    until = world.now + time_ms
+    while not driver.is_over and world.now < until:
+        world.wait(driver, PATIENCE.repeat_ms)
+        if not driver.is_over:
+            driver.receive(says(driver, node, step))
+
+
+@pytest.mark.parametrize(
+    "step", [HostStep.ACCEPTED, HostStep.STOPPED, HostStep.PROVED, HostStep.RESTORING]
+)
+def test_a_host_that_answers_for_ever_and_never_ends_its_op_becomes_unknown(world, driver, step):
+    driver.receive(held("a"))
+    keep_saying(world, driver, "a", step, ENDLESS_MS)
+    assert state_of(driver, "a") is NodeState.UNKNOWN
+    # Saying the same once more is no news: the epoch parks, and does not begin to wait again.
+    keep_saying(world, driver, "a", step, PATIENCE.stall_ms + 2 * PATIENCE.renew_ms)
+    assert driver.state.tenure is Tenure.PARKED
+    assert state_of(driver, "a") is NodeState.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("step", "after"),
+    [(HostStep.COMMITTED, NodeState.COMMITTED), (HostStep.RESTORED, NodeState.HELD)],
+)
+def test_an_end_is_taken_however_late_it_comes(world, driver, step, after):
+    driver.receive(held("a"))
+    keep_saying(world, driver, "a", HostStep.PROVED, ENDLESS_MS)
+    assert state_of(driver, "a") is NodeState.UNKNOWN
+    driver.receive(says(driver, "a", step))
+    assert state_of(driver, "a") is after
+
+
+def test_a_slow_host_is_waited_for_as_long_as_its_own_limits_allow(world, driver):
+    driver.receive(held("a"))
+    keep_saying(world, driver, "a", HostStep.STOPPED, PLAN.budget.op_ms)
+    assert state_of(driver, "a") is NodeState.STOPPED
