@@ -24,9 +24,7 @@ from capsule_manifest.envelope import Envelope, encode_record
 from capsule_manifest.errors import Refused
 from capsule_manifest.fields import Object
 from capsule_manifest.keys import b64decode, b64encode
-from capsule_manifest.orders import ABSENT
 from capsule_manifest.policy import decode_policy
-from capsule_manifest.records import Receipt
 from capsule_manifest.release import PRODUCT
 from capsule_manifest.route import NODE_ID
 
@@ -101,27 +99,14 @@ def _first_receipt(host: Host, signer: NodeSigner, enrolment: Enrolment) -> Enve
         chain.keep()
         return first.envelope
 
-    def build(sequence: int, previous: str | None) -> Receipt:
-        return Receipt(
-            sequence=sequence,
-            previous=previous,
-            kind="enrol",
-            node=enrolment.node,
-            node_key=signer.public.keyid,
-            op_id="",
-            epoch="",
-            fence=host.state.fence(),
-            route="",
-            capsule="",
-            source=ABSENT,
-            target=ABSENT,
-            result="done",
-            reason="first contact",
-            guard="",
-            details={"policy": enrolment.policy, "product": enrolment.product},
-        )
-
-    return chain.append(build)
+    return chain.append_policy(
+        kind="enrol",
+        node=enrolment.node,
+        fence=host.state.fence(),
+        reason="first contact",
+        policy=enrolment.policy,
+        product=enrolment.product,
+    )
 
 
 def _read_request(raw: bytes) -> _Request:

@@ -18,6 +18,7 @@ from capsule_installer.layout import Layout
 from capsule_manifest.envelope import Envelope, decode_record, encode_record, sign
 from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.keys import PublicKey, Signer
+from capsule_manifest.orders import ABSENT
 from capsule_manifest.records import RECEIPT_TYPE, Receipt, decode_receipt, encode_receipt
 
 __all__ = ["ReceiptChain", "SignedReceipt", "verify_chain"]
@@ -90,6 +91,34 @@ class ReceiptChain:
         envelope = self.sign(build)
         self.publish(envelope)
         return envelope
+
+    def append_policy(
+        self, *, kind: str, node: str, fence: int, reason: str, policy: str, product: str
+    ) -> Envelope:
+        """Append the receipt of a policy that holds from now on; `policy` is its digest.
+
+        Raises: `disk-*`.
+        """
+        return self.append(
+            lambda sequence, previous: Receipt(
+                sequence=sequence,
+                previous=previous,
+                kind=kind,
+                node=node,
+                node_key=self._signer.public.keyid,
+                op_id="",
+                epoch="",
+                fence=fence,
+                route="",
+                capsule="",
+                source=ABSENT,
+                target=ABSENT,
+                result="done",
+                reason=reason,
+                guard="",
+                details={"policy": policy, "product": product},
+            )
+        )
 
     def read_all(self) -> list[SignedReceipt]:
         """Return all receipts, oldest first, each verified; not yet that they are a chain.

@@ -90,7 +90,11 @@ def _find_done(effects: Effects, repair: Repair) -> Envelope | None:
     found = effects.chain.find_last(
         lambda item: (item.op_id, item.kind) == (repair.op_id, "repair"), among=_RECENT
     )
-    return found.envelope if found else None
+    if found is None:
+        return None
+    # Whoever wrote it may have been stopped before its fsync, and the answer names it.
+    effects.chain.keep()
+    return found.envelope
 
 
 def _repair(effects: Effects, repair: Repair) -> Envelope:

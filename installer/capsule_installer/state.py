@@ -102,6 +102,10 @@ class HostState:
         """Store a policy that was checked. Raises: `disk-*`."""
         replace_file(self._disk, self._layout.policy, raw, 0o644)
 
+    def keep_policy(self) -> None:
+        """Make the policy that was found durable, before its receipt says so. Raises: `disk-*`."""
+        keep_name(self._disk, self._layout.policy)
+
     def route_envelope(self) -> Envelope | None:
         """Return the last route that was accepted, None before the first. Raises: `json-*`."""
         path = self._path("route.json")

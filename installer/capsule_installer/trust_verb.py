@@ -20,10 +20,8 @@ from capsule_manifest.digest import sha256_text
 from capsule_manifest.envelope import Envelope, encode_record
 from capsule_manifest.errors import Failed
 from capsule_manifest.keys import b64encode
-from capsule_manifest.orders import ABSENT
 from capsule_manifest.policy import Policy, encode_policy
 from capsule_manifest.policy_update import UPDATE_LIMITS, decode_policy_update, next_policy
-from capsule_manifest.records import Receipt
 
 __all__ = ["command", "update_policy"]
 
@@ -99,6 +97,8 @@ def update_policy(host: Host, raw: bytes) -> tuple[Policy, Policy, Envelope]:
         )  # fmt: skip
     if after != before:
         host.state.store_policy(encode_policy(after))
+    else:
+        host.state.keep_policy()
     digest = sha256_text(encode_policy(after))
     signer = require_node_key(host.disk, host.layout)
     chain = ReceiptChain(host.disk, host.layout, signer)
@@ -106,26 +106,14 @@ def update_policy(host: Host, raw: bytes) -> tuple[Policy, Policy, Envelope]:
         lambda receipt: receipt.kind in {"enrol", "trust"}, among=_RECENT_RECEIPTS
     )
     if last is not None and last.receipt.details.get("policy") == digest:
+        chain.keep()
         return before, after, last.envelope
-
-    def build(sequence: int, previous: str | None) -> Receipt:
-        return Receipt(
-            sequence=sequence,
-            previous=previous,
-            kind="trust",
-            node=enrolment.node,
-            node_key=signer.public.keyid,
-            op_id="",
-            epoch="",
-            fence=host.state.fence(),
-            route="",
-            capsule="",
-            source=ABSENT,
-            target=ABSENT,
-            result="done",
-            reason=f"policy version {after.version}",
-            guard="",
-            details={"policy": digest, "product": after.product},
-        )
-
-    return before, after, chain.append(build)
+    receipt = chain.append_policy(
+        kind="trust",
+        node=enrolment.node,
+        fence=host.state.fence(),
+        reason=f"policy version {after.version}",
+        policy=digest,
+        product=after.product,
+    )
+    return before, after, receipt

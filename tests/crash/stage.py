@@ -9,14 +9,18 @@ be staged whole, and the chain of receipts unbroken.
 """
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from capsule_installer.disk import Disk
 from capsule_installer.identity import load_node_key
 from capsule_installer.receipts import verify_chain
+from capsule_installer.trust_verb import update_policy
 from capsule_installer.verify_host import HostVerifier
+from capsule_manifest.envelope import sign
 from capsule_manifest.errors import CapsuleError
+from capsule_manifest.policy import POLICY_TYPE, encode_policy
+from capsule_manifest.policy_update import encode_policy_update
 from capsule_manifest.release import ComponentKind
 from crash.points import (
     WHOLE_STATES,
@@ -29,6 +33,7 @@ from crash.points import (
     lost_power_again,
 )
 from support.deliveries import Capsule, Receiver, default_parts, make_capsule, part
+from support.documents import TRUST_KEY
 from support.model_disk import ModelDisk
 
 __all__ = ["ROOT", "Said", "StageDeed", "enumerate_stage", "find_need", "stage_deeds"]
@@ -38,14 +43,15 @@ ROOT = "/h"
 
 @dataclass(slots=True)
 class Said:
-    """What the host has answered: whether it is enrolled, what is staged, which receipts."""
+    """What the host has answered: whether it is enrolled, what is staged, receipts, the policy."""
 
     enrolled: bool = False
     staged: list[str] = field(default_factory=list)
     receipts: int = 0
+    policy: int = 0
 
     def copy(self) -> "Said":
-        return Said(self.enrolled, list(self.staged), self.receipts)
+        return Said(self.enrolled, list(self.staged), self.receipts, self.policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ def stage_deeds() -> Iterator[StageDeed]:
     blank.sync_filesystem("/", "between deeds")
     yield StageDeed("enrolment", blank, _enrolling, ())
     enrolled = _done(blank, _enrolling)
+    yield StageDeed("taking the next policy", enrolled, _taking_policy, ())
     yield StageDeed("first staging", enrolled, _staging(_one()), ())
     with_one = _done(enrolled, _staging(_one()))
     one = _one().generation
@@ -180,7 +187,8 @@ def _check_and_repeat(
 
 def _state(deed: StageDeed, disk: ModelDisk, said: Said) -> Hashable:
     """Return what the repetition and the checks depend on; two equal ones end equally."""
-    return deed.name, disk.fingerprint(), said.enrolled, tuple(said.staged), said.receipts
+    told = (said.enrolled, tuple(said.staged), said.receipts, said.policy)
+    return deed.name, disk.fingerprint(), told
 
 
 def _repeat(deed: StageDeed, disk: Disk, where: str) -> Said:
@@ -205,6 +213,8 @@ def _check_now(deed: StageDeed, disk: ModelDisk, said: Said, where: str) -> None
         staged = receiver.state.staged_generations()
         assert set(staged) >= {*deed.staged, *said.staged}, f"a staging is forgotten: {staged}"
         assert receiver.state.fence() >= deed.fence, "the fence is forgotten"
+        if said.policy:
+            assert receiver.state.policy().version == said.policy, "the policy is forgotten"
         verifier = HostVerifier(receiver.host)
         problems = verifier.run() if deed.name != "staging over a damage" else []
         told = [p for p in problems if not p.path.startswith(receiver.layout.store)]
@@ -227,6 +237,19 @@ def _enrolling(receiver: Receiver, said: Said) -> None:
     receiver.enrol()
     said.enrolled = True
     said.receipts = 1
+
+
+def _taking_policy(receiver: Receiver, said: Said) -> None:
+    receiver.host.prepare()
+    newer = replace(receiver.policy, version=2)
+    record = sign(encode_policy(newer), payload_type=POLICY_TYPE, signer=TRUST_KEY)
+    lock = receiver.host.take_lock()
+    try:
+        _, after, _ = update_policy(receiver.host, encode_policy_update([record]))
+        said.policy = after.version
+        said.receipts = len(receiver.chain().read_all())
+    finally:
+        lock.release()
 
 
 def _staging(capsule: Capsule, **route: object) -> Callable[[Receiver, Said], None]:
