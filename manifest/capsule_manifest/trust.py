@@ -10,6 +10,7 @@ Nothing here reads a clock. Source: design, section 10; TUF 1.0, section 5 for t
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from capsule_manifest.digest import CapsuleId, sha256_text
 from capsule_manifest.envelope import Envelope
@@ -46,6 +47,8 @@ __all__ = [
     "verify_repair",
     "verify_route",
 ]
+
+_Asked = TypeVar("_Asked", Order, Confirm, Question, Repair)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,9 +197,7 @@ def verify_order(
             `order-wrong-route`, whatever `decode_order` raises.
     """
     payload = _controller_payload(policy, route, envelope, ORDER_TYPE, where)
-    order = decode_order(payload, where=where)
-    _check_route(order.route, route, where)
-    return order
+    return _of_route(decode_order(payload, where=where), route, where)
 
 
 def verify_confirm(
@@ -208,9 +209,7 @@ def verify_confirm(
         Refused: as `verify_order`.
     """
     payload = _controller_payload(policy, route, envelope, CONFIRM_TYPE, where)
-    confirm = decode_confirm(payload, where=where)
-    _check_route(confirm.route, route, where)
-    return confirm
+    return _of_route(decode_confirm(payload, where=where), route, where)
 
 
 def verify_question(
@@ -222,9 +221,7 @@ def verify_question(
         Refused: as `verify_order`.
     """
     payload = _controller_payload(policy, route, envelope, QUESTION_TYPE, where)
-    question = decode_question(payload, where=where)
-    _check_route(question.route, route, where)
-    return question
+    return _of_route(decode_question(payload, where=where), route, where)
 
 
 def verify_repair(
@@ -236,9 +233,7 @@ def verify_repair(
         Refused: as `verify_order`.
     """
     payload = _controller_payload(policy, route, envelope, REPAIR_TYPE, where)
-    repair = decode_repair(payload, where=where)
-    _check_route(repair.route, route, where)
-    return repair
+    return _of_route(decode_repair(payload, where=where), route, where)
 
 
 def _controller_payload(
@@ -271,15 +266,17 @@ def _controller_payload(
     return envelope.verify(key, payload_type=payload_type, where=where)
 
 
-def _check_route(named: str, route: VerifiedRoute, where: str) -> None:
-    if named != route.digest:
+def _of_route(asked: _Asked, route: VerifiedRoute, where: str) -> _Asked:
+    """Return what a controller asks if it was made under `route`."""
+    if asked.route != route.digest:
         raise Refused(
             "order-wrong-route",
             "it was made under another route",
             expected=route.digest,
-            got=named,
+            got=asked.route,
             where=where,
         )
+    return asked
 
 
 def _check_subject(got: str, expected: str, what: str, where: str) -> None:

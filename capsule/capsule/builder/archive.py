@@ -12,7 +12,6 @@ import bz2
 import errno
 import gzip
 import hashlib
-import io
 import lzma
 import os
 import stat
@@ -29,6 +28,7 @@ from weakref import finalize
 
 from capsule.builder.lockfile import ToolPin
 from capsule.builder.model import InputEntry
+from capsule.builder.section import open_section_of
 from capsule.builder.solid import solid_chunks
 from capsule.builder.zip_view import ZipView
 from capsule_manifest.errors import Failed, Refused
@@ -230,7 +230,7 @@ class _Tar:
         )
 
     def _open(self, offset: int, size_bytes: int) -> BinaryIO:
-        return io.BufferedReader(_Section(self, self._stream.fileno(), offset, size_bytes))
+        return open_section_of(self._stream.fileno(), offset, size_bytes)
 
     def _check_end(self, offset: int) -> None:
         self._stream.seek(offset)
@@ -253,32 +253,6 @@ class _Tar:
                     raise _refused("the content is too large", f"{size_bytes} bytes", name)
                 self._stream.write(chunk)
         self._stream.flush()
-
-
-class _Section(io.RawIOBase):
-    """A part of a file that others read too. It keeps the archive, and so the file, alive."""
-
-    def __init__(self, owner: _Tar, descriptor: int, offset: int, size_bytes: int) -> None:
-        super().__init__()
-        self._owner = owner
-        self._descriptor = descriptor
-        self._position = offset
-        self._end = offset + size_bytes
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        """Fill `buffer` from where the last read ended."""
-        # The buffer protocol has a type from Python 3.12 on only.
-        view = memoryview(buffer)  # type: ignore[arg-type]
-        data = os.pread(
-            self._descriptor, min(len(view), self._end - self._position), self._position
-        )
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
 
 
 def _opened(raw: BinaryIO, name: str) -> gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File | BinaryIO:

@@ -5,18 +5,26 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["open_section"]
+__all__ = ["open_section", "open_section_of"]
 
 
 def open_section(path: Path, offset: int, size_bytes: int) -> BinaryIO:
     """Open `size_bytes` of a file from `offset` on; the caller closes."""
-    return io.BufferedReader(_Section(path, offset, size_bytes))
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return io.BufferedReader(_Section(descriptor, offset, size_bytes))
+
+
+def open_section_of(descriptor: int, offset: int, size_bytes: int) -> BinaryIO:
+    """Open a section of a file that has a descriptor and perhaps no name; the caller closes."""
+    return io.BufferedReader(_Section(os.dup(descriptor), offset, size_bytes))
 
 
 class _Section(io.RawIOBase):
-    def __init__(self, path: Path, offset: int, size_bytes: int) -> None:
+    """Own `descriptor`, and read it in places, so that its position is nobody's."""
+
+    def __init__(self, descriptor: int, offset: int, size_bytes: int) -> None:
         super().__init__()
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = descriptor
         self._position = offset
         self._end = offset + size_bytes
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from capsule.transport.base import Ended, Limits
+from capsule.transport.mark import read_to_mark
 from capsule.transport.ssh_failures import lost
 from capsule_manifest.errors import Failed, Refused
 
@@ -23,7 +24,6 @@ _READ_BYTES: Final = 256 * 1024
 _WRITE_BYTES: Final = 32 * 1024
 _BUFFER_BYTES_MAX: Final = 64 * 1024 * 1024
 _STDERR_TAIL_BYTES: Final = 8 * 1024
-_NOISE_BYTES_MAX: Final = 64 * 1024
 _PAUSE_S: Final = 0.01
 _WATCHDOG_S: Final = 5.0
 
@@ -59,28 +59,16 @@ class FabricChannel:
             Failed: `transport-deadline`.
             Refused: `wire-malformed` for more than 64 KiB before `mark`.
         """
-        seen = self._before
-        while (at := seen.find(mark)) < 0:
-            data = self.read()
-            if not data:
-                return None
-            seen += data
-            if len(seen) > _NOISE_BYTES_MAX and mark not in seen:
-                raise Refused(
-                    "wire-malformed",
-                    "a host sends too much before the program starts",
-                    expected=f"at most {_NOISE_BYTES_MAX} bytes",
-                    got=bytes(seen[:80]).decode("utf-8", errors="backslashreplace"),
-                    where=self._place,
-                )
-        self._output[:0] = seen[at + len(mark) :]
+        rest = read_to_mark(self.read, self._before, mark, place=self._place)
+        if rest is None:
+            return None
+        self._output[:0] = rest
         self._errors.clear()
         self._limits = limits
         self._started = self._moved = time.monotonic()
         self._watchdog.cancel()
         self._watchdog = self._watch()
-        del seen[at:]
-        return bytes(seen)
+        return bytes(self._before)
 
     def noise(self) -> str:
         """Return what the host printed before the mark."""

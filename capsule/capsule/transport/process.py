@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from capsule.transport.base import EXIT_NOT_FOUND, Ended, Limits
+from capsule.transport.mark import read_to_mark
 from capsule_manifest.errors import Failed, Refused
 
 __all__ = ["ProcessChannel", "ended_channel"]
@@ -22,7 +23,6 @@ _READ_BYTES: Final = 256 * 1024
 _WRITE_BYTES: Final = 64 * 1024
 _BUFFER_BYTES_MAX: Final = 64 * 1024 * 1024
 _STDERR_TAIL_BYTES: Final = 8 * 1024
-_NOISE_BYTES_MAX: Final = 64 * 1024
 _END_S: Final = 2.0
 
 
@@ -68,26 +68,14 @@ class ProcessChannel:
             Failed: `transport-deadline`.
             Refused: `wire-malformed` for more than 64 KiB before `mark`.
         """
-        seen = self._before
-        while (at := seen.find(mark)) < 0:
-            data = self.read()
-            if not data:
-                return None
-            seen += data
-            if len(seen) > _NOISE_BYTES_MAX and mark not in seen:
-                raise Refused(
-                    "wire-malformed",
-                    "a host sends too much before the program starts",
-                    expected=f"at most {_NOISE_BYTES_MAX} bytes",
-                    got=bytes(seen[:80]).decode("utf-8", errors="backslashreplace"),
-                    where=self._place,
-                )
-        self._outputs[self._stdout][:0] = seen[at + len(mark) :]
+        rest = read_to_mark(self.read, self._before, mark, place=self._place)
+        if rest is None:
+            return None
+        self._outputs[self._stdout][:0] = rest
         self._outputs[self._stderr].clear()
         self._limits = limits
         self._started = self._moved = time.monotonic()
-        del seen[at:]
-        return bytes(seen)
+        return bytes(self._before)
 
     def noise(self) -> str:
         """Return what the host printed before the mark."""

@@ -10,8 +10,9 @@ import re
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, Self
+from typing import BinaryIO, Final, Protocol
 
+from capsule.builder.section import open_section
 from capsule_manifest.errors import Refused
 from capsule_manifest.paths import escape
 
@@ -102,32 +103,7 @@ class ArchiveLayout:
         found = self._members.get(f"blobs/sha256/{_hex(digest, self._path)}")
         if found is None:
             raise _malformed(f"the blob {digest} is missing", "none", self._path)
-        stream = self._path.open("rb")
-        stream.seek(found.offset)
-        return _Section(stream, found.size_bytes)  # type: ignore[return-value]
-
-
-class _Section:
-    """So many bytes of an open file, from where it stands."""
-
-    def __init__(self, stream: BinaryIO, size_bytes: int) -> None:
-        self._stream = stream
-        self._left = size_bytes
-
-    def read(self, size_bytes: int = -1) -> bytes:
-        wanted = self._left if size_bytes < 0 else min(size_bytes, self._left)
-        data = self._stream.read(wanted)
-        self._left -= len(data)
-        return data
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
+        return open_section(self._path, found.offset, found.size_bytes)
 
 
 def open_layout(path: Path) -> BlobSource:
