@@ -221,8 +221,20 @@ MUTATIONS = (
     _one(
         "an epoch with unresolved permits waits for ever",
         f"{LANE}/driver.py",
-        '            self._record(propose_park(self.state, "only unresolved permits remain"))\n',
+        "            self._record(propose_park(self.state, reason))\n",
         "            self._stalled_ms = now\n",
+    ),
+    _one(
+        "an op that never ends is waited for",
+        f"{LANE}/driver.py",
+        "        return now - self._begun.get(member.op_id, now) >= limit_ms\n",
+        "        return now < 0 * limit_ms\n",
+    ),
+    _one(
+        "what an op that never ends says again is news",
+        f"{LANE}/driver.py",
+        "            and self._is_overdue(member, now)\n        ):\n",
+        "            and now < 0\n        ):\n",
     ),
     _one(
         "a node that is down takes from the floor",

@@ -459,4 +459,7 @@ class Driver:
         elif nothing_out and not can_admit(self.state):
             self._record(propose_park(self.state, "only an operator's decisions remain"))
         elif now - self._stalled_ms >= self._patience.stall_ms:
-            self._record(propose_park(self.state, "only unresolved permits remain"))
+            reason = "only unresolved permits remain"
+            if nothing_out:
+                reason = "no permit is left: the floor or a domain needs every node that serves"
+            self._record(propose_park(self.state, reason))

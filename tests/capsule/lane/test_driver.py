@@ -566,3 +566,16 @@ def test_a_slow_host_is_waited_for_as_long_as_its_own_limits_allow(world, driver
     driver.receive(held("a"))
     keep_saying(world, driver, "a", HostStep.STOPPED, PLAN.budget.op_ms)
     assert state_of(driver, "a") is NodeState.STOPPED
+
+
+def test_an_epoch_that_has_no_room_under_the_floor_says_so_when_it_parks(world):
+    driver = world.driver(replace(PLAN, bystanders=0, floor=2))
+    driver.start()
+    commit(driver, "a")
+    driver.see_health("a", serving=False)
+    commit(driver, "b")
+    world.wait(driver, PATIENCE.stall_ms + 2 * PATIENCE.renew_ms)
+    assert driver.state.tenure is Tenure.PARKED
+    assert state_of(driver, "c") is NodeState.STAGED
+    parked = [item.event for item in world.ledger.read(PLAN.epoch)][-1]
+    assert "floor" in parked.reason
