@@ -1,0 +1,1 @@
+"""The rows of the error table, by the part that raises them; `error_table` puts them together."""
