@@ -4,35 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from capsule.lane.budget import Budget
 from capsule.lane.driver import Driver, Patience, op_id_of
 from capsule.lane.epoch import EpochState, Tenure
 from capsule.lane.hold import HoldState
 from capsule.lane.lane import LaneState
 from capsule.lane.node import NodeState
-from capsule.lane.plan import PlannedNode, RolloutPlan, plan_digest
+from capsule.lane.plan import plan_digest
 from capsule.lane.ports import HoldReport, HostReport, HostStep, Unreachable
 from capsule.lane.proposals import propose_abort, propose_lane_resume, propose_resume
 from capsule_manifest.errors import ExitCode, Refused
 from support.memory_ledger import MemoryLedger
+from support.plans import plan_of_three
 
-PLAN = RolloutPlan(
-    epoch="e1",
-    capsule="c",
-    route="r",
-    preflight="p",
-    nodes=tuple(
-        PlannedNode(name=name, lane=f"lane-{name}", domain="d", serving=True)
-        for name in ("a", "b", "c")
-    ),
-    bystanders=3,
-    max_unavailable=2,
-    floor=2,
-    domain_cap=None,
-    max_failed_lanes=None,
-    allow_outage=False,
-    budget=Budget(),
-)
+PLAN = plan_of_three(max_unavailable=2)
 PATIENCE = Patience()
 
 

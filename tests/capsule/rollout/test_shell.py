@@ -2,34 +2,17 @@
 
 import pytest
 
-from capsule.lane.budget import Budget
 from capsule.lane.driver import Driver, Patience
 from capsule.lane.epoch import EpochState
 from capsule.lane.node import NodeState
-from capsule.lane.plan import PlannedNode, RolloutPlan
 from capsule.lane.ports import HostReport, HostStep
 from capsule.rollout.decisions import Inbox, Wish
 from capsule.rollout.dispatch import LedgerDispatch
 from capsule.rollout.shell import BootClock, Interrupts, Mailbox, run_driver
 from support.memory_ledger import MemoryLedger
+from support.plans import plan_of_three
 
-PLAN = RolloutPlan(
-    epoch="e1",
-    capsule="c",
-    route="r",
-    preflight="p",
-    nodes=tuple(
-        PlannedNode(name=name, lane=f"lane-{name}", domain="d", serving=True)
-        for name in ("a", "b", "c")
-    ),
-    bystanders=3,
-    max_unavailable=1,
-    floor=2,
-    domain_cap=None,
-    max_failed_lanes=None,
-    allow_outage=False,
-    budget=Budget(),
-)
+PLAN = plan_of_three(max_unavailable=1)
 
 
 class Fleet:

@@ -1,7 +1,6 @@
 """Both bills of materials say what the capsule holds, in their formats' own terms."""
 
 import json
-from datetime import UTC, datetime
 
 import pytest
 from cyclonedx.schema import SchemaVersion
@@ -9,23 +8,16 @@ from cyclonedx.validation.json import JsonStrictValidator
 from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from capsule.builder.assemble import assemble, draft_release
-from capsule.builder.lock import lock_release
-from capsule.builder.resolve import resolve_release
+from capsule.builder.assemble import assemble
 from capsule.sbom.cyclonedx import encode_cyclonedx
 from capsule.sbom.parts import bill_of
 from capsule.sbom.provenance import encode_provenance
 from capsule.sbom.spdx import encode_spdx
 from support.indexes import cache_of
+from support.locked_release import LockedRelease, silent
 from support.releases import ReleaseFolder
 from support.runtimes import runtime_index
 from support.wheels import WheelFile
-
-_NOW = datetime(2026, 1, 2, tzinfo=UTC)
-
-
-def silent(_text):
-    pass
 
 
 @pytest.fixture
@@ -34,12 +26,8 @@ def draft(tmp_path, monkeypatch):
     runtime_index(folder.index, monkeypatch)
     folder.put(WheelFile(name="pure", files={"pure.py": b""}, metadata="License-Expression: mit\n"))
     folder.require("pure", "native")
-    cache = cache_of(tmp_path / "cache", folder.index, folder.files)
-    lock = lock_release(
-        folder.release, cache, previous=None, now=_NOW, locked_by="test", report=silent
-    )
-    resolved = resolve_release(folder.release, lock, cache, report=silent)
-    return draft_release(folder.release, resolved, report=silent)
+    made = LockedRelease(folder, cache_of(tmp_path / "cache", folder.index, folder.files))
+    return made.draft(made.lock())
 
 
 @pytest.fixture

@@ -1,21 +1,18 @@
 """An image of a release: pinned when it is locked, built from the pin, the lock's word kept."""
 
-from datetime import UTC, datetime
-
 import pytest
 
-from capsule.builder.assemble import assemble, draft_release
-from capsule.builder.lock import fetch_pins, lock_release
+from capsule.builder.assemble import assemble
+from capsule.builder.lock import fetch_pins
 from capsule.builder.lockfile import decode_lock, encode_lock
-from capsule.builder.resolve import resolve_release
 from capsule_manifest.release import ComponentKind
 from support.failures import fails_with
 from support.images import ImageFile, LayoutRegistry, layer_of, write_layout
 from support.indexes import cache_of
+from support.locked_release import LockedRelease, silent
 from support.releases import ReleaseFolder
 from support.runtimes import runtime_index
 
-NOW = datetime(2026, 1, 2, tzinfo=UTC)
 NAME = "registry.test/base:1"
 _TOML = """\
 [components.base]
@@ -23,30 +20,6 @@ kind = "image"
 {origin}
 [roles.web]
 """
-
-
-def silent(_text):
-    pass
-
-
-class Release:
-    def __init__(self, folder, cache):
-        self.folder = folder
-        self.cache = cache
-
-    def lock(self, previous=None):
-        return lock_release(
-            self.folder.release,
-            self.cache,
-            previous=previous,
-            now=NOW,
-            locked_by="test",
-            report=silent,
-        )
-
-    def draft(self, lock):
-        resolved = resolve_release(self.folder.release, lock, self.cache, report=silent)
-        return draft_release(self.folder.release, resolved, report=silent)
 
 
 @pytest.fixture
@@ -57,7 +30,7 @@ def release(tmp_path, monkeypatch):
         folder.edit("[roles.web]\n", _TOML.format(origin=origin))
         folder.edit('"fetched", "script"', '"fetched", "script", "base"')
         cache = cache_of(tmp_path / "cache", folder.index, folder.files, registry)
-        return Release(folder, cache)
+        return LockedRelease(folder, cache)
 
     return make
 
@@ -111,7 +84,7 @@ def test_pins_are_fetched_for_a_machine_without_network(release, registry, tmp_p
     lock = made.lock()
     full = cache_of(tmp_path / "other", made.folder.index, made.folder.files, registry)
     fetch_pins(made.folder.release, lock, full, report=silent)
-    offline = Release(made.folder, cache_of(tmp_path / "other"))
+    offline = LockedRelease(made.folder, cache_of(tmp_path / "other"))
     assert offline.draft(lock).capsule == made.draft(lock).capsule
 
 

@@ -8,13 +8,12 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from capsule.builder.assemble import assemble, draft_release
-from capsule.builder.lock import fetch_pins, lock_release
+from capsule.builder.assemble import assemble
+from capsule.builder.lock import fetch_pins
 from capsule.builder.lockfile import decode_lock, encode_lock
 from capsule.builder.nix.access import NixAccess
 from capsule.builder.nix.caches import FolderCache
 from capsule.builder.nix.program import Described
-from capsule.builder.resolve import resolve_release
 from capsule.sbom.cyclonedx import encode_cyclonedx
 from capsule.sbom.parts import PartKind, bill_of
 from capsule.sbom.spdx import encode_spdx
@@ -22,6 +21,7 @@ from capsule_manifest.release import ComponentKind
 from capsule_manifest.tree_entry import EntryKind
 from support.failures import fails_with
 from support.indexes import NoNix, cache_of
+from support.locked_release import LockedRelease, silent
 from support.nars import CacheKey, Link, Program, StorePath, store_path_name
 from support.releases import ReleaseFolder
 from support.runtimes import runtime_index
@@ -72,31 +72,7 @@ class FolderNix:
         return Described(revision=REVISION, kind=self.kind, root=self.paths[0].name, bin=self.bin)
 
 
-def silent(_text):
-    pass
-
-
-class Release:
-    def __init__(self, folder, cache):
-        self.folder = folder
-        self.cache = cache
-
-    def lock(self, previous=None):
-        return lock_release(
-            self.folder.release,
-            self.cache,
-            previous=previous,
-            now=NOW,
-            locked_by="test",
-            report=silent,
-        )
-
-    def resolved(self, lock):
-        return resolve_release(self.folder.release, lock, self.cache, report=silent)
-
-    def draft(self, lock):
-        return draft_release(self.folder.release, self.resolved(lock), report=silent)
-
+class Release(LockedRelease):
     def component(self, lock):
         (component,) = [c for c in self.resolved(lock).components if c.name == "greet"]
         return component
