@@ -218,7 +218,8 @@ def decode_policy(raw: bytes, *, where: str = "trust policy") -> Policy:
 
     Raises:
         Refused: `json-*`, `document-invalid`, `document-version`, `key-malformed`,
-            `policy-invalid` for a threshold that can't be met or a key with two authorities.
+            `policy-invalid` for a threshold that can't be met, a key with two authorities, or a
+            list that is not in its one order.
     """
     document = root_object(
         decode(raw, limits=_LIMITS, where=where), schema=POLICY_SCHEMA, name=where
@@ -245,6 +246,11 @@ def decode_policy(raw: bytes, *, where: str = "trust policy") -> Policy:
     if len(policy.keys) != len(keys):
         raise Refused("policy-invalid", "a key is listed twice", where=where)
     check_policy(policy, where)
+    if encode_policy(policy) != raw:
+        # Policies are compared by their digests, so each has one spelling.
+        raise Refused(
+            "policy-invalid", "a list is out of order or names a thing twice", where=where
+        )
     return policy
 
 

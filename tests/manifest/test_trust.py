@@ -464,3 +464,26 @@ def test_a_key_on_another_curve_is_refused() -> None:
         spki = private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         assert refusal(lambda spki=spki: public_key(spki, "x"))[0] == "key-malformed"
     assert refusal(lambda: public_key(b"\x30" * 600, "x"))[0] == "key-malformed"
+
+
+def spelled_otherwise(change: Callable[[dict[str, object]], None]) -> bytes:
+    document = decode_foreign(encode_policy(make.make_policy()))
+    assert isinstance(document, dict)
+    change(document)
+    return encode(document)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document["keys"].reverse(),
+        lambda document: document.update(revoked_keys=["a", "a"]),
+        lambda document: document.update(revoked_keys=["b", "a"]),
+    ],
+    ids=["keys in another order", "a key revoked twice", "revoked keys in another order"],
+)
+def test_a_policy_has_one_spelling_because_digests_compare_it(change):
+    with pytest.raises(Refused) as caught:
+        decode_policy(spelled_otherwise(change))
+    assert caught.value.error_id == "policy-invalid"
+    assert "out of order" in str(caught.value)

@@ -207,8 +207,8 @@ MUTATIONS = (
     _one(
         "a host takes a confirm after its outcome",
         "tests/sim/host.py",
-        "        if self.records.get(op_id) is _S.PROVED and",
-        "        if self.records.get(op_id) in {_S.PROVED, _S.RESTORING, _S.RESTORED} and",
+        "        takes = self.records.get(op_id) is _S.PROVED and",
+        "        takes = self.records.get(op_id) in {_S.PROVED, _S.RESTORING, _S.RESTORED} and",
         kind="late",
         seeds_max=600,
     ),
