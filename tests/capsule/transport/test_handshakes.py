@@ -60,15 +60,20 @@ def test_hosts_that_were_refused_together_do_not_come_back_together():
     assert all(0 <= pause <= 0.5 for pause in pauses)
 
 
-def most_at_once(ways, handshakes):
-    """Return the most handshakes at one time when all `ways` are taken together."""
+def most_at_once(ways, handshakes, *, meeting=1):
+    """Return the most handshakes at one time when all `ways` are taken together.
+
+    So many as `meeting` wait for each other inside, however slowly the threads are started.
+    """
     lock, now, most = threading.Lock(), [0], [0]
+    barrier = threading.Barrier(meeting)
 
     def take(hops):
         with handshakes.slot(hops):
             with lock:
                 now[0] += 1
                 most[0] = max(most[0], now[0])
+            barrier.wait(timeout=60)
             time.sleep(0.01)
             with lock:
                 now[0] -= 1
@@ -77,18 +82,19 @@ def most_at_once(ways, handshakes):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(90)
         assert not thread.is_alive(), "two ways wait for each other"
     return most[0]
 
 
 def test_a_jump_host_counts_for_every_node_behind_it():
     ways = [(hop("jump"), hop(f"n{index}")) for index in range(24)]
-    assert most_at_once(ways, Handshakes()) == 8
+    assert most_at_once(ways, Handshakes(), meeting=8) == 8
 
 
 def test_hosts_of_their_own_do_not_wait_for_each_other():
-    assert most_at_once([(hop(f"n{index}"),) for index in range(12)], Handshakes()) > 8
+    ways = [(hop(f"n{index}"),) for index in range(12)]
+    assert most_at_once(ways, Handshakes(), meeting=12) == 12
 
 
 def test_ways_that_cross_each_other_never_wait_for_ever():
