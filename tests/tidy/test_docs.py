@@ -1,6 +1,9 @@
 """Pages that lead somewhere: links, headings, and the pages generated from code."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import PurePosixPath
 
 import pytest
@@ -11,8 +14,22 @@ from support.sources import ROOT, text_of, tracked
 PAGES = [name for name in tracked() if name.endswith(".md")]
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def commands_page():
+    """Return the page of a new process: a command remembers by what name it was helped first."""
+    program = "import sys; from support.reference import commands_page as page"
+    return subprocess.run(
+        [sys.executable, "-c", f"{program}; sys.stdout.write(page())"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUTF8": "1"},
+        stdout=subprocess.PIPE,
+        check=True,
+        encoding="utf-8",
+    ).stdout
+
+
 GENERATED = {
-    "docs/reference/cli.md": reference.commands_page,
+    "docs/reference/cli.md": commands_page,
     "docs/reference/errors.md": reference.errors_page,
     "docs/reference/exit-codes.md": reference.exit_codes_page,
     "docs/reference/state-diagrams.md": diagrams.state_diagrams_page,
