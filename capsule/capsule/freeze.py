@@ -14,7 +14,7 @@ from capsule_manifest.errors import Refused
 from capsule_manifest.keys import PublicKey, Signer
 from capsule_manifest.policy import Policy, encode_policy
 from capsule_manifest.route import ROUTE_TYPE, Route, RouteNode, encode_route
-from capsule_manifest.trust import VerifiedRoute, verify_route
+from capsule_manifest.trust_orders import VerifiedRoute, verify_route
 
 __all__ = ["FrozenRoute", "freeze", "freeze_and_sign"]
 

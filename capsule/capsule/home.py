@@ -21,7 +21,7 @@ from capsule_manifest.fields import root_object
 from capsule_manifest.keys import PublicKey, Signer, b64decode, b64encode, public_key
 from capsule_manifest.policy import Policy
 from capsule_manifest.route import ROUTE_LIMITS
-from capsule_manifest.trust import verify_route
+from capsule_manifest.trust_orders import verify_route
 
 __all__ = ["ProductHome", "default_home", "freeze_fleet"]
 

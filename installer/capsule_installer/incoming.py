@@ -30,12 +30,8 @@ from capsule_manifest.release import (
 )
 from capsule_manifest.route import RouteNode
 from capsule_manifest.tree import TREE_HEADER, Tree, TreeLimits, decode_tree
-from capsule_manifest.trust import (
-    VerifiedRoute,
-    verify_packing,
-    verify_release,
-    verify_route,
-)
+from capsule_manifest.trust import verify_packing, verify_release
+from capsule_manifest.trust_orders import VerifiedRoute, verify_route
 from capsule_manifest.wire import Message, MessageType
 
 __all__ = ["Begin", "Delivery", "Listing", "read_delivery"]

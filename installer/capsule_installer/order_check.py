@@ -17,7 +17,7 @@ from capsule_manifest.keys import PublicKey
 from capsule_manifest.orders import ABSENT, ORDER_TYPE, Order, decode_order
 from capsule_manifest.policy import Policy, encode_policy
 from capsule_manifest.records import Marker
-from capsule_manifest.trust import VerifiedRoute, verify_order
+from capsule_manifest.trust_orders import VerifiedRoute, verify_order
 
 __all__ = ["LOCAL_EPOCH", "HostFacts", "check_order"]
 

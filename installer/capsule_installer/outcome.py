@@ -24,7 +24,7 @@ from capsule_manifest.records import (
     encode_outcome,
     guard_text,
 )
-from capsule_manifest.trust import verify_confirm
+from capsule_manifest.trust_orders import verify_confirm
 
 __all__ = ["carried_receipt", "commit", "confirm_op", "make_receipt"]
 

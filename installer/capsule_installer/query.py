@@ -23,7 +23,7 @@ from capsule_manifest.canonical import JsonValue
 from capsule_manifest.envelope import RECORD_LIMITS, Envelope, decode_record
 from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.questions import Question
-from capsule_manifest.trust import verify_question
+from capsule_manifest.trust_orders import verify_question
 
 __all__ = ["answer_question", "command"]
 

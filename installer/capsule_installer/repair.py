@@ -37,7 +37,7 @@ from capsule_manifest.records import (
     guard_text,
 )
 from capsule_manifest.repairs import Repair
-from capsule_manifest.trust import verify_repair
+from capsule_manifest.trust_orders import verify_repair
 
 __all__ = ["command", "repair_marker"]
 

@@ -17,7 +17,7 @@ from capsule_manifest.fields import root_object
 from capsule_manifest.keys import PublicKey
 from capsule_manifest.policy import Policy, decode_policy
 from capsule_manifest.records import MARKER_TYPE, Marker, decode_marker
-from capsule_manifest.trust import VerifiedRoute, verify_route
+from capsule_manifest.trust_orders import VerifiedRoute, verify_route
 
 __all__ = ["Enrolment", "HostState"]
 

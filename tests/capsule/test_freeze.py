@@ -5,7 +5,7 @@ from capsule.inventory import read_fleet
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.envelope import decode_record
 from capsule_manifest.policy import encode_policy
-from capsule_manifest.trust import verify_route
+from capsule_manifest.trust_orders import verify_route
 from support import documents
 from support.formats import refused
 

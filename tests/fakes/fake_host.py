@@ -39,7 +39,7 @@ from capsule_manifest.records import (
 )
 from capsule_manifest.release import capsule_id, decode_release, generation_name
 from capsule_manifest.tree import decode_tree
-from capsule_manifest.trust import verify_confirm, verify_order, verify_route
+from capsule_manifest.trust_orders import verify_confirm, verify_order, verify_route
 from capsule_manifest.wire import MessageType, encode_wire_record, read_messages
 from support.signing import FixedSigner
 

@@ -16,7 +16,7 @@ from capsule_manifest.envelope import sign
 from capsule_manifest.orders import ORDER_TYPE, encode_order
 from capsule_manifest.policy import POLICY_TYPE, encode_policy
 from capsule_manifest.policy_update import encode_policy_update
-from capsule_manifest.trust import VerifiedRoute
+from capsule_manifest.trust_orders import VerifiedRoute
 from support import documents
 from support.deliveries import Receiver, make_capsule
 from support.sources import modules

@@ -11,7 +11,7 @@ from capsule_manifest.errors import Refused
 from capsule_manifest.orders import ORDER_TYPE, encode_order
 from capsule_manifest.policy import Downgrade, encode_policy
 from capsule_manifest.route import encode_route
-from capsule_manifest.trust import VerifiedRoute
+from capsule_manifest.trust_orders import VerifiedRoute
 from support import documents
 
 POLICY = documents.make_policy()

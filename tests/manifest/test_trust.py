@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from capsule_manifest import trust
+from capsule_manifest import trust, trust_orders
 from capsule_manifest.canonical import decode_foreign, encode
 from capsule_manifest.digest import CapsuleId, sha256_text
 from capsule_manifest.envelope import (
@@ -259,7 +259,7 @@ def test_a_packing_signed_otherwise_is_refused(bundle: bytes, error_id: str) -> 
 # --- routes, orders, confirms: each authority for its own ----------------------------------------
 
 ROUTE_BYTES = encode_route(make.make_route())
-ROUTE = trust.VerifiedRoute(route=make.make_route(), digest=sha256_text(ROUTE_BYTES))
+ROUTE = trust_orders.VerifiedRoute(route=make.make_route(), digest=sha256_text(ROUTE_BYTES))
 ORDER_BYTES = encode_order(replace(make.make_order(), route=ROUTE.digest))
 CONFIRM_BYTES = encode_confirm(replace(make.make_confirm(), route=ROUTE.digest))
 KEYS = {
@@ -278,9 +278,11 @@ def use(authority: str, key: FixedSigner) -> object:
     if authority == "release":
         return verify({"a": make.release_bundle(MANIFEST, key)})
     if authority == "route":
-        return trust.verify_route(policy, sign(ROUTE_BYTES, payload_type=ROUTE_TYPE, signer=key))
+        return trust_orders.verify_route(
+            policy, sign(ROUTE_BYTES, payload_type=ROUTE_TYPE, signer=key)
+        )
     if authority == "order":
-        return trust.verify_order(
+        return trust_orders.verify_order(
             policy, ROUTE, sign(ORDER_BYTES, payload_type=ORDER_TYPE, signer=key)
         )
     if authority == "trust":
@@ -293,7 +295,7 @@ def use(authority: str, key: FixedSigner) -> object:
         trust.verify_packing(policy, b"packing", CAPSULE, {"a": bundle})
         return CAPSULE
     envelope = sign(CONFIRM_BYTES, payload_type=CONFIRM_TYPE, signer=key)
-    return trust.verify_confirm(policy, ROUTE, envelope)
+    return trust_orders.verify_confirm(policy, ROUTE, envelope)
 
 
 @pytest.mark.parametrize("holder", KEYS)
@@ -311,7 +313,7 @@ def test_a_key_signs_only_what_its_authority_is_for(holder: str, document: str) 
 def test_a_route_can_not_make_another_authority_s_key_a_controller(holder: str) -> None:
     route = replace(make.make_route(), controllers=(KEYS[holder].public,))
     envelope = sign(encode_route(route), payload_type=ROUTE_TYPE, signer=make.ROUTE_KEY)
-    assert refusal(lambda: trust.verify_route(make.make_policy(), envelope)) == (
+    assert refusal(lambda: trust_orders.verify_route(make.make_policy(), envelope)) == (
         "authority-denied",
         DENIED,
     )
@@ -320,7 +322,7 @@ def test_a_route_can_not_make_another_authority_s_key_a_controller(holder: str) 
 def test_an_order_made_under_another_route_is_refused() -> None:
     raw = encode_order(make.make_order())
     envelope = sign(raw, payload_type=ORDER_TYPE, signer=make.CONTROLLER_KEY)
-    assert refusal(lambda: trust.verify_order(make.make_policy(), ROUTE, envelope)) == (
+    assert refusal(lambda: trust_orders.verify_order(make.make_policy(), ROUTE, envelope)) == (
         "order-wrong-route",
         ExitCode.ROUTE_MISMATCH,
     )
@@ -329,7 +331,7 @@ def test_an_order_made_under_another_route_is_refused() -> None:
 def test_a_signed_confirm_is_no_order_although_the_key_may_sign_both() -> None:
     envelope = sign(CONFIRM_BYTES, payload_type=CONFIRM_TYPE, signer=make.CONTROLLER_KEY)
     assert (
-        refusal(lambda: trust.verify_order(make.make_policy(), ROUTE, envelope))[0]
+        refusal(lambda: trust_orders.verify_order(make.make_policy(), ROUTE, envelope))[0]
         == "signature-malformed"
     )
 
@@ -337,14 +339,15 @@ def test_a_signed_confirm_is_no_order_although_the_key_may_sign_both() -> None:
 def test_a_revoked_controller_gives_no_orders() -> None:
     policy = replace(make.make_policy(), revoked_keys=frozenset({make.CONTROLLER_KEY.public.keyid}))
     envelope = sign(ORDER_BYTES, payload_type=ORDER_TYPE, signer=make.CONTROLLER_KEY)
-    assert refusal(lambda: trust.verify_order(policy, ROUTE, envelope))[0] == "key-revoked"
+    assert refusal(lambda: trust_orders.verify_order(policy, ROUTE, envelope))[0] == "key-revoked"
 
 
 def test_a_route_for_another_product_is_refused() -> None:
     route = replace(make.make_route(), product="acme/other")
     envelope = sign(encode_route(route), payload_type=ROUTE_TYPE, signer=make.ROUTE_KEY)
     assert (
-        refusal(lambda: trust.verify_route(make.make_policy(), envelope))[0] == "product-mismatch"
+        refusal(lambda: trust_orders.verify_route(make.make_policy(), envelope))[0]
+        == "product-mismatch"
     )
 
 

@@ -23,13 +23,8 @@ from capsule_manifest.policy_update import (
 )
 from capsule_manifest.release import encode_release
 from capsule_manifest.route import ROUTE_TYPE, encode_route
-from capsule_manifest.trust import (
-    VerifiedRoute,
-    verify_confirm,
-    verify_order,
-    verify_release,
-    verify_route,
-)
+from capsule_manifest.trust import verify_release
+from capsule_manifest.trust_orders import VerifiedRoute, verify_confirm, verify_order, verify_route
 from support import documents
 from support.mutation import mutate_bytes, mutate_json
 from support.trust_media import pinned, policy, write

@@ -16,7 +16,7 @@ from capsule_manifest.envelope import decode_record
 from capsule_manifest.errors import ExitCode, Refused
 from capsule_manifest.policy import Policy
 from capsule_manifest.route import ROUTE_LIMITS
-from capsule_manifest.trust import verify_route
+from capsule_manifest.trust_orders import verify_route
 
 __all__ = ["command"]
 
