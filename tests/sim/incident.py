@@ -2,9 +2,11 @@
 
 Both algorithms get the same fleet and the same trouble. The frozen node is lost to both; what
 differs is what becomes of the other forty-nine. `outage_s_max` of the old one counts the nodes that
-nobody brought back until `WATCHED_MS`.
+nobody brought back until `WATCHED_MS`. The lab replays the same on real hosts, and walks the old
+algorithm through the durations that it measured there (`run_old`).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from capsule.lane.budget import Budget
@@ -67,20 +69,24 @@ class _Incident(Simulation):
         )
 
 
-def run_old() -> Numbers:
-    """Return what the old transaction makes of the incident."""
-    fleet = OldFleet(names=NAMES, ttl_ms=TTL_MS)
-    installed = deploy(fleet, TROUBLE, Costs())
+def run_old(
+    names: Sequence[str] = NAMES,
+    trouble: Trouble = TROUBLE,
+    costs: Costs = Costs(),  # noqa: B008 - frozen
+) -> Numbers:
+    """Return what the old transaction makes of the incident, on `names`, at `costs` a node."""
+    fleet = OldFleet(names=names, ttl_ms=TTL_MS)
+    installed = deploy(fleet, trouble, costs)
     ended_ms = fleet.now_ms
     out_at_end = len(fleet.down_since_ms)
     fleet.wait(WATCHED_MS - fleet.now_ms)
     longest = max((fleet.now_ms - since for since in fleet.down_since_ms.values()), default=0)
     return {
-        "installed": NODES if installed else len(fleet.released),
+        "installed": len(names) if installed else len(fleet.released),
         "not_serving_at_end": out_at_end,
         "out_at_once_max": fleet.out_at_once_max,
         "outage_s_max": max(fleet.outage_ms_max, longest) // 1000,
-        "identities_lost": NODES - len(fleet.rows),
+        "identities_lost": len(names) - len(fleet.rows),
         "length_s": ended_ms // 1000,
     }
 

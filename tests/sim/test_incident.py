@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.incident import NAMES, NODES, TROUBLE, TTL_MS, replay
+from sim.incident import NAMES, NODES, TROUBLE, TTL_MS, replay, run_old
 from sim.old_algorithm import Costs, OldFleet, Trouble, deploy
 
 
@@ -24,6 +24,24 @@ def test_without_trouble_the_old_transaction_installs_everything():
     nobody = Trouble(drifted="", frozen="", times_out="")
     assert deploy(fleet, nobody, Costs())
     assert fleet.released == set(NAMES)
+
+
+@pytest.mark.parametrize("part", ["stage_ms", "drain_ms", "stop_ms", "restore_ms", "timeout_ms"])
+def test_every_measured_duration_decides_how_long_the_old_transaction_takes(part):
+    measured = {"stage_ms": 900, "drain_ms": 40, "stop_ms": 300, "install_ms": 5_000,
+                "restore_ms": 6_000, "timeout_ms": 20_000}  # fmt: skip
+    usual = run_old(costs=Costs(**measured))
+    slower = run_old(costs=Costs(**{**measured, part: measured[part] + 60_000}))
+    assert slower["length_s"] >= usual["length_s"] + 60
+
+
+def test_the_old_transaction_strands_nodes_however_fast_each_step_is():
+    names = [f"m{number}" for number in range(12)]
+    quick = Costs(stage_ms=1, drain_ms=1, stop_ms=1, install_ms=1, restore_ms=1, timeout_ms=1)
+    trouble = Trouble(drifted="m1", frozen="m7", times_out="m8")
+    old = run_old(names, trouble, quick)
+    assert old["out_at_once_max"] == len(names)
+    assert old["not_serving_at_end"] == old["identities_lost"] == 5  # m7 to m11
 
 
 def test_only_the_bad_nodes_lanes_are_left_behind(numbers):
