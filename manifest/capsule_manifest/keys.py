@@ -22,7 +22,10 @@ __all__ = ["KeyId", "PublicKey", "Signer", "b64decode", "b64encode", "public_key
 KeyId = NewType("KeyId", str)
 """Base64 of SHA-256 of the DER SubjectPublicKeyInfo: what Sigstore bundles use as a hint."""
 
-_SPKI_BYTES_MAX = 512
+# The SubjectPublicKeyInfo of every uncompressed P-256 point up to the point (RFC 5480, section 2).
+_SPKI_PREFIX = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
+_SPKI_POINT_AT = len(_SPKI_PREFIX) - 1  # the prefix ends with the 04 that says "uncompressed"
+_SPKI_BYTES = _SPKI_POINT_AT + 65
 _SIGNATURE_BYTES_MAX = 80
 
 
@@ -85,30 +88,24 @@ def public_key(spki: bytes, where: str) -> PublicKey:
 
 
 def _load(spki: bytes, where: str) -> "EllipticCurvePublicKey":
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ec import (
-        SECP256R1,
-        EllipticCurvePublicKey,
-    )
-    from cryptography.hazmat.primitives.serialization import load_der_public_key
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
 
-    try:
-        if len(spki) > _SPKI_BYTES_MAX:
-            message = f"{len(spki)} bytes"
-            raise ValueError(message)
-        key = load_der_public_key(spki)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise Refused(
-            "key-malformed", "a public key can't be read", got=error, where=where
-        ) from None
-    if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP256R1):
+    # A key's id is the hash of these bytes: a compressed point or spelled-out curve parameters
+    # would be the same key under another id, and a revoked id has to be the end of a key.
+    if len(spki) != _SPKI_BYTES or not spki.startswith(_SPKI_PREFIX):
         raise Refused(
             "key-malformed",
-            "a key is of the wrong kind",
-            expected="ECDSA P-256",
+            "a public key is of another kind or spelling",
+            expected="ECDSA P-256 as 91 bytes of DER with an uncompressed point",
+            got=f"{len(spki)} bytes that start with {spki[:8].hex()}",
             where=where,
         )
-    return key
+    try:
+        return EllipticCurvePublicKey.from_encoded_point(SECP256R1(), spki[_SPKI_POINT_AT:])
+    except ValueError as error:
+        raise Refused(
+            "key-malformed", "a public key is no point of its curve", got=error, where=where
+        ) from None
 
 
 def b64encode(raw: bytes) -> str:

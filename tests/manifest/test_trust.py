@@ -457,18 +457,6 @@ def test_age_makes_a_policy_stale_and_nothing_else() -> None:
     assert verify({"a": GOOD}, policy).owners == ("ci",)
 
 
-def test_a_key_on_another_curve_is_refused() -> None:
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    from capsule_manifest.keys import public_key
-
-    for private in (ec.generate_private_key(ec.SECP384R1()), ed25519.Ed25519PrivateKey.generate()):
-        spki = private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        assert refusal(lambda spki=spki: public_key(spki, "x"))[0] == "key-malformed"
-    assert refusal(lambda: public_key(b"\x30" * 600, "x"))[0] == "key-malformed"
-
-
 def spelled_otherwise(change: Callable[[dict[str, object]], None]) -> bytes:
     document = decode_foreign(encode_policy(make.make_policy()))
     assert isinstance(document, dict)
