@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from support.lab.commands import wait_until
 from support.lab.fleet import Lab
 from support.lab.installs import InstallHost, op_id_of
 from support.lab.rows import Rows
@@ -22,7 +21,7 @@ from support.lab.stepper import Start, StepMissed, Stepper, watched_starts
 UNIT = "hello.service"
 # A step that takes less has no middle that differs from its beginning and its end.
 MIDDLE_FROM_MS = 4
-SERVES_S = 30
+NEAR_STEPS = 3  # so many before the one that is wanted, a supervisor is let run in short slices
 D2_MS = 20_000
 COMMITTING = ("commit", "outcome", "result")
 Stop = Callable[[Stepper, int], None]
@@ -35,6 +34,7 @@ class Moment:
 
     step: str
     after_s: float
+    near: str
 
     @property
     def words(self) -> str:
@@ -43,7 +43,7 @@ class Moment:
 
     def stop(self, op: Stepper, attempt: int) -> None:
         """Let the op's supervisor stand at this moment, earlier at every further attempt."""
-        op.stop_in(self.step, after_s=self.after_s / attempt)
+        op.stop_in(self.step, near=self.near, after_s=self.after_s / attempt)
 
 
 class Reboots:
@@ -54,6 +54,7 @@ class Reboots:
         self._rows = rows
         self._current = 0
         self._last = 0
+        self._seen = 0  # what was current when a case was judged
 
     def begin(self) -> tuple[list[Moment], list[Moment]]:
         """Install two releases and let a third fail; return the moments that both kinds have."""
@@ -65,7 +66,7 @@ class Reboots:
         self._stage("crashing")
         assert self._on.install(self._last)["result"] == "restored"
         lines = Stepper(self._on.host, op_id_of(self._last)).lines()
-        restoring = moments_of(line for line in lines if str(line["name"]).startswith("restore-"))
+        restoring = [one for one in moments_of(lines) if one.step.startswith("restore-")]
         return installing, restoring
 
     def between_stage_and_install(self) -> None:
@@ -93,7 +94,7 @@ class Reboots:
 
         def stop(op: Stepper, attempt: int) -> None:
             del attempt
-            op.stop_when_there_is(name)
+            op.stop_when_there_is(name, near="unhold")
 
         self._killed("install", f"{name} is there", "good", stop)
 
@@ -102,7 +103,7 @@ class Reboots:
         self._killed("restore", moment.words, "crashing", moment.stop)
 
     def _killed(self, what: str, moment: str, kind: str, stop: Stop) -> None:
-        ends_new = False
+        ends_new, self._seen = False, 0
         may_commit = moment.startswith(COMMITTING)
 
         def run() -> str:
@@ -125,14 +126,13 @@ class Reboots:
             return f"{'new' if ends_new else 'old'}, whole, serving"
 
         self._rows.case(f"{what}: {moment}", expected=expected, run=run)
-        self._current = int(str(self._on.look()["current"]))
+        self._current = self._seen or int(str(self._on.look()["current"]))
 
     def _ordered_and_stopped(self, kind: str, stop: Stop) -> None:
         """Order releases until one's supervisor stands where it should."""
         for attempt in range(1, ATTEMPTS + 1):
-            self._stage(kind)
-            # A release that fails is never confirmed; a good one confirms itself.
-            self._on.begin(self._last, d2_ms=D2_MS, confirm="local")
+            self._last += 1
+            self._on.order(self._last, kind, d2_ms=D2_MS)
             try:
                 stop(Stepper(self._on.host, op_id_of(self._last)), attempt)
                 return
@@ -149,16 +149,14 @@ class Reboots:
     def _judge(self, expected: int, starts: list[Start]) -> str:
         """Say what a host is after its boot; "old, whole, serving" is as it should be."""
         on = self._on
-        wait_until(
-            lambda: on.look()["answer"] == str(expected), timeout_s=SERVES_S, what=f"{expected}"
-        )
-        checked, chain = on.drive("verb", "boot"), on.drive("verb", "receipts", "--json")
-        seen = on.look()
+        seen = on.judge(expected)
+        self._seen = int(str(seen["current"]))
         word = "new" if expected == self._last and seen["current"] == str(self._last) else "old"
         wanted = {"current": str(expected), "answer": str(expected), "held": False}
         faults = [f"{name} {seen[name]!r}" for name in wanted if seen[name] != wanted[name]]
-        faults += [f"`boot` ends with {checked['code']}"] if checked["code"] else []
-        faults += [f"`receipts` ends with {chain['code']}"] if chain["code"] else []
+        faults += [
+            f"`{verb}` ends with {seen[verb]}" for verb in ("boot", "receipts") if seen[verb]
+        ]
         if on.unit(UNIT, "NeedDaemonReload") != "no":
             faults.append("systemd runs other units than lie there")
         if on.host.run("find", "/", "-xdev", "-name", ".*.capsule-*").stdout:
@@ -173,13 +171,16 @@ class Reboots:
 def moments_of(lines: Iterable[dict[str, object]]) -> list[Moment]:
     """Return the beginning of every step, and the middle of those that last."""
     moments = []
+    steps = [""] * NEAR_STEPS
     for line in lines:
         if line["state"] != "done":
             continue
         step, took_ms = str(line["name"]), int(str(line["took_ms"]))
-        moments.append(Moment(step=step, after_s=0))
+        steps.append(step)
+        near = steps[-1 - NEAR_STEPS]
+        moments.append(Moment(step=step, after_s=0, near=near))
         if took_ms >= MIDDLE_FROM_MS:
-            moments.append(Moment(step=step, after_s=took_ms / 2000))
+            moments.append(Moment(step=step, after_s=took_ms / 2000, near=near))
     return moments
 
 

@@ -113,6 +113,14 @@ class InstallHost:
         """Order a staged release and let the host go on by itself."""
         self.drive("begin", str(counter), str(d1_ms), str(d2_ms), confirm)
 
+    def order(self, counter: int, kind: str, *, d2_ms: int) -> None:
+        """Stage a release and order it; a good one confirms itself, and one that fails never."""
+        self.drive("order", str(counter), kind, str(d2_ms))
+
+    def judge(self, counter: int) -> dict[str, object]:
+        """Wait until a release answers; return `look`, and how `boot` and `receipts` ended."""
+        return self.drive("judge", str(counter))
+
     def look(self) -> dict[str, object]:
         """Return what is installed, what serves, whether it is held, and how ops stand."""
         return self.drive("look")
@@ -157,17 +165,46 @@ def _ended(op: OpFolder) -> bool:
     return op.has("receipted") or op.result() == "failed"
 
 
+def _staged(staged: StagedHost, counter: int, kind: str) -> Marker:
+    """Stage a release whose units systemd understands."""
+    marker = staged.stage(Build(counter=counter, **_BUILDS[kind]))  # type: ignore[arg-type]
+    units = Path(staged.layout.generation(marker.generation)) / "units"
+    texts = {path.name: path.read_text() for path in units.iterdir()}
+    problems = staged.effects().services.check(texts)
+    assert problems == [], problems
+    return marker
+
+
+def _look(staged: StagedHost) -> dict[str, object]:
+    ops = {op.op_id: op.result() for op in map(staged.op, staged.disk.list(staged.layout.ops))}
+    return {
+        "current": staged.current().partition("-")[0],
+        "answer": staged.get(),
+        "held": staged.state.is_held(),
+        "ops": {str(int(op_id, 16)): result for op_id, result in ops.items()},
+        "units": staged.disk.list(staged.layout.units),
+    }
+
+
+def _judge(staged: StagedHost, expected: str) -> dict[str, object]:
+    await_true(lambda: staged.get() == expected)
+    codes = {"boot": staged.run("boot")[0], "receipts": staged.run("receipts", "--json")[0]}
+    return {**_look(staged), **codes}
+
+
 def main(arguments: list[str]) -> dict[str, object]:
     """Carry out one verb on this host; `/` is its root."""
     verb, *rest = arguments
     staged = StagedHost("/", port=PORT)
     if verb == "stage":
-        marker = staged.stage(Build(counter=int(rest[0]), **_BUILDS[rest[1]]))  # type: ignore[arg-type]
-        units = Path(staged.layout.generation(marker.generation)) / "units"
-        texts = {path.name: path.read_text() for path in units.iterdir()}
-        problems = staged.effects().services.check(texts)
-        assert problems == [], problems
-        return {"generation": marker.generation}
+        return {"generation": _staged(staged, int(rest[0]), rest[1]).generation}
+    if verb == "order":
+        marker = _staged(staged, int(rest[0]), rest[1])
+        op_id, d2_ms = op_id_of(int(rest[0])), int(rest[2])
+        staged.begin(marker, op_id=op_id, confirm="local", d2_ms=d2_ms)
+        return {}
+    if verb == "judge":
+        return _judge(staged, rest[0])
     if verb == "begin":
         counter, d1_ms, d2_ms = int(rest[0]), int(rest[1]), int(rest[2])
         marker = _marker(staged, counter)
@@ -188,14 +225,7 @@ def main(arguments: list[str]) -> dict[str, object]:
     if verb == "check":
         return {"problems": staged.effects().services.check({rest[0]: rest[1]})}
     assert verb == "look", verb
-    ops = {op.op_id: op.result() for op in map(staged.op, staged.disk.list(staged.layout.ops))}
-    return {
-        "current": staged.current().partition("-")[0],
-        "answer": staged.get(),
-        "held": staged.state.is_held(),
-        "ops": {str(int(op_id, 16)): result for op_id, result in ops.items()},
-        "units": staged.disk.list(staged.layout.units),
-    }
+    return _look(staged)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 The host program has no switch for tests. It is let run in slices of some microseconds, by SIGSTOP
 and SIGCONT, and its journal is read while it stands: so the stop is in the step that was asked for.
-A step that does nothing lasts no longer than two lines of the journal and may be missed.
+A step that does nothing lasts no longer than two lines of the journal and may be missed. Far from
+the step that is asked for, slices are longer: most of an op is the start of its program.
 """
 
 import json
@@ -21,6 +22,7 @@ from support.lab.host import LabHost
 __all__ = ["Start", "StepMissed", "Stepper", "watched_starts"]
 
 _SLICE_S = 20e-6
+_FAR_SLICE_S = 1e-3
 _LOOK_S = 0.001
 _TICKS_S = 0.02
 _APPEARS_S = 20
@@ -52,12 +54,13 @@ class Stepper:
         self._host = host
         self._unit = f"capsule-{op_id}.service"
         self._folder = host.path(f"{_OPS}/{op_id}")
+        self._sizes: tuple[int, ...] = ()
+        self._started: list[str] = []
 
     def lines(self) -> list[dict[str, object]]:
         """Return what the op's journals say so far."""
         lines = []
-        for name in ("steps", "steps.restore"):
-            path = self._folder / name
+        for path in self._journals():
             if path.exists():
                 lines += [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
         return lines
@@ -71,13 +74,15 @@ class Stepper:
         outcome = self._folder / "outcome"
         return outcome.exists() and not outcome.samefile(self._folder / "outcome.restoring")
 
-    def stop_in(self, step: str, *, after_s: float = 0) -> str:
+    def stop_in(self, step: str, *, near: str, after_s: float = 0) -> str:
         """Let the supervisor stand `after_s` of its run into a step; return where it stands.
+
+        `near` is a step some way before it, from which on slices are short; empty if there is none.
 
         Raises:
             StepMissed: the op ended without that step, or was past it by then.
         """
-        self._slices_until(lambda: self._last_started() == step, what=f"step {step}")
+        self._slices_until(lambda: self._last_started() == step, near=near, what=f"step {step}")
         until = time.monotonic() + after_s
         while time.monotonic() < until and self._last_started() == step and self._let_run():
             pass
@@ -88,26 +93,37 @@ class Stepper:
             raise StepMissed(message)
         return step
 
-    def stop_when_there_is(self, name: str) -> str:
+    def stop_when_there_is(self, name: str, *, near: str) -> str:
         """Let the supervisor stand when a name appears in the op's folder; return the name.
 
         Raises:
             StepMissed: the op ended without it.
         """
-        self._slices_until(lambda: self.has(name), what=f"the name {name}")
+        self._slices_until(lambda: self.has(name), near=near, what=f"the name {name}")
         return name
 
     def _last_started(self) -> str:
-        started = [str(line["name"]) for line in self.lines() if line["state"] == "started"]
-        return started[-1] if started else ""
+        names = self._names_started()
+        return names[-1] if names else ""
 
-    def _slices_until(self, condition: Callable[[], bool], *, what: str) -> None:
+    def _names_started(self) -> list[str]:
+        """Return the steps that began, reading the journals only when one has grown."""
+        sizes = tuple(path.stat().st_size for path in self._journals() if path.exists())
+        if sizes != self._sizes:
+            self._sizes = sizes
+            self._started = [str(ln["name"]) for ln in self.lines() if ln["state"] == "started"]
+        return self._started
+
+    def _journals(self) -> tuple[Path, Path]:
+        return self._folder / "steps", self._folder / "steps.restore"
+
+    def _slices_until(self, condition: Callable[[], bool], *, near: str, what: str) -> None:
         wait_until(self._pids, timeout_s=_APPEARS_S, what="a supervisor")
         while True:
             self._stand()
             if condition():
                 return
-            if not self._let_run():
+            if not self._let_run(far=near not in self._names_started()):
                 message = f"the op ended before {what}: {self.lines()}"
                 raise StepMissed(message)
 
@@ -121,11 +137,13 @@ class Stepper:
         while any(_runs(pid) for pid in self._pids()):
             time.sleep(0)
 
-    def _let_run(self) -> bool:
-        """Let them run one slice; False when none is left."""
+    def _let_run(self, *, far: bool = False) -> bool:
+        """Let them run one slice, a longer one `far` from the goal; False when none is left."""
         pids = self._pids()
         for pid in pids:
             _send(pid, signal.SIGCONT)
+        if far:
+            time.sleep(_FAR_SLICE_S)
         until = time.perf_counter() + _SLICE_S
         while time.perf_counter() < until:
             pass  # a sleep lasts many times as long
