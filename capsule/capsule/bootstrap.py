@@ -6,6 +6,9 @@ Zstandard and BLAKE3 are not in Python's standard library, so a bare host can re
 trees. The host program therefore travels a second time, plain. These files lie outside the
 capsule's id, like its packing, and are bound to it by a statement of their own about `index.json`,
 which has the SHA-256 of the others.
+
+Unlike a packing they are run, and nothing checks them against the capsule's trees on a bare host.
+So they need what the release needs: owners up to its threshold, each within his window.
 """
 
 import hashlib
@@ -84,19 +87,21 @@ def add_bootstrap(folder: Path, payload: Payload, signer: Signer) -> list[str]:
     return platforms
 
 
-def check_bootstrap(source: OpenCapsule, policy: Policy, capsule: CapsuleId) -> None:
+def check_bootstrap(
+    source: OpenCapsule, policy: Policy, capsule: CapsuleId, release_counter: int
+) -> None:
     """Check the bootstrap files of a capsule that has any: all of them signed, no other there.
 
     Raises:
-        Refused: `signature-missing` or why the last signature doesn't count, `object-mismatch`,
-            `container-member-refused`, `document-*`, `json-*`.
+        Refused: `signature-missing` or why the last signature doesn't count, `threshold-not-met`,
+            `object-mismatch`, `container-member-refused`, `document-*`, `json-*`.
         Failed: `capsule-incomplete`, `controller-disk`.
     """
     present = set(source.below("bootstrap"))
     if not present:
         return
     raw = source.read("bootstrap/index.json", _LIMITS.size_bytes_max)
-    _check_signed(source, policy, sha256_text(raw), capsule)
+    _check_signed(source, policy, (sha256_text(raw), capsule), release_counter)
     index = root_object(
         decode(raw, limits=_LIMITS, where="bootstrap/index.json"), schema=SCHEMA, name="bootstrap"
     )
@@ -121,22 +126,34 @@ def check_bootstrap(source: OpenCapsule, policy: Policy, capsule: CapsuleId) -> 
             )  # fmt: skip
 
 
-def _check_signed(source: OpenCapsule, policy: Policy, index: str, capsule: CapsuleId) -> None:
+def _check_signed(
+    source: OpenCapsule, policy: Policy, expected: tuple[str, CapsuleId], release_counter: int
+) -> None:
+    """Count the owners who signed this index for this capsule, as for the release itself."""
     refusal = Refused("signature-missing", "no signature of the bootstrap files")
+    owners = set()
     for name, raw in bundles_about(source, "bootstrap").items():
         try:
             signed = read_signature(policy, name, raw, None)
             said = read_bootstrap_statement(signed.payload, where=name)
+            if said != expected:
+                raise Refused(
+                    "signature-wrong-subject", "a signature is about other bootstrap files",
+                    expected=expected[0], got=said[0], where=name,
+                )  # fmt: skip
+            signed.check_window(release_counter, name)
         except Refused as reason:
             refusal = reason
             continue
-        if said == (index, capsule):
-            return
-        refusal = Refused(
-            "signature-wrong-subject", "a signature is about other bootstrap files",
-            expected=index, got=said[0], where=name,
+        owners.add(signed.owner)
+    if not owners:
+        raise refusal
+    if len(owners) < policy.release.threshold:
+        raise Refused(
+            "threshold-not-met", "too few owners signed the bootstrap files",
+            expected=f"{policy.release.threshold} owners with the release authority",
+            got=f"{len(owners)}: {', '.join(sorted(owners))}", where="signatures",
         )  # fmt: skip
-    raise refusal
 
 
 def _read_runtime(item: Object) -> str:

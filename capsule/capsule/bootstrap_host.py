@@ -4,8 +4,9 @@
 
 Needs Python's standard library and `openssl`; no network, no configuration, nothing of ours. It
 decides by the given policy as the host program does: revoked capsules and keys, owners up to the
-threshold, windows, floors. Then it checks the bootstrap files by their own signed index, unpacks
-the host program, and hands over to it. Keyless signatures don't count here.
+threshold, windows, floors. Then it checks the bootstrap files by their own index, which as many
+owners must have signed, unpacks the host program, and hands over to it. Keyless signatures don't
+count here.
 
 This file can't vouch for itself: bring it, or its SHA-256, by another way than the capsule.
 """
@@ -29,10 +30,14 @@ IN_TOTO = "application/vnd.in-toto+json"
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 RELEASE, BOOTSTRAP = "urn:capsule:release:v1", "urn:capsule:bootstrap:v1"
+NAMES = {RELEASE: "capsule.json", BOOTSTRAP: "bootstrap/index.json"}
 DOCUMENT_BYTES_MAX = 8 * 1024 * 1024
 STREAM_BYTES_MAX = 320 * 1024 * 1024
 SIGNATURES_MAX = 256
 INTEGRITY, DENIED, INCOMPATIBLE = 10, 12, 21
+
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading a document raises that is JSON and not what it should be."""
 
 Json = Any
 """Documents of others: every use below checks what it takes."""
@@ -64,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     except Refuse as refusal:
         print(f"bootstrap: {refusal.error_id}: {clean(refusal.what)}", file=sys.stderr)
         return refusal.code
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, subprocess.SubprocessError, *MALFORMED) as error:
         text = clean(f"{type(error).__name__}: {error}")
         print(f"bootstrap: document-invalid: {text}", file=sys.stderr)
         return INTEGRITY
@@ -86,12 +91,17 @@ def verify(folder: str, policy_path: str, root: str, platform: str | None) -> Ma
     capsule = "sha256:" + hashlib.sha256(manifest).hexdigest()
     if capsule in policy["revoked_capsules"]:
         raise Refuse("capsule-revoked", capsule, DENIED)
-    check_release(folder, policy, parse(manifest), capsule, root)
+    counter = check_release(folder, policy, parse(manifest), capsule, root)
     index_raw = read(os.path.join(folder, "bootstrap", "index.json"))
     index = parse(index_raw)
-    signed(folder, policy, "bootstrap", BOOTSTRAP, hashlib.sha256(index_raw).hexdigest())
+    digest = hashlib.sha256(index_raw).hexdigest()
+    # As many owners as for the release: what is unpacked below runs as root.
+    voices = signed(folder, policy, "bootstrap", BOOTSTRAP, digest, counter)
+    own = {"capsule": capsule}
     if index["schema"] != "capsule-bootstrap/1" or index["capsule"] != capsule:
         raise Refuse("signature-wrong-subject", "the bootstrap files are of another capsule")
+    if any(claim != own for claim in voices.values()):
+        raise Refuse("signature-wrong-subject", "a signature is about another capsule")
     names = [name for name in index["runtimes"] if platform in {None, name}]
     if len(names) != 1:
         raise Refuse(
@@ -110,17 +120,14 @@ def verify(folder: str, policy_path: str, root: str, platform: str | None) -> Ma
     }
 
 
-def check_release(folder: str, policy: Json, manifest: Json, capsule: str, root: str) -> None:
-    """Check what enough owners say of the capsule, and that it may be installed here."""
-    voices = signed(folder, policy, "release", RELEASE, capsule.removeprefix("sha256:"))
-    threshold = policy["release"]["threshold"]
-    if len(voices) < threshold:
-        found = ", ".join(sorted(voices)) or "none"
-        raise Refuse("threshold-not-met", f"{threshold} owners must sign, found {found}")
+def check_release(folder: str, policy: Json, manifest: Json, capsule: str, root: str) -> int:
+    """Check what enough owners say of the capsule and that it may be used; return its counter."""
+    counter = manifest["release_counter"]
+    voices = signed(folder, policy, "release", RELEASE, capsule.removeprefix("sha256:"), None)
     own = {
         "product": manifest["product"],
         "version": manifest["version"],
-        "releaseCounter": manifest["release_counter"],
+        "releaseCounter": counter,
     }
     if any(claim != own for claim in voices.values()):
         raise Refuse("signers-disagree", "a signature says other things than the capsule")
@@ -128,41 +135,56 @@ def check_release(folder: str, policy: Json, manifest: Json, capsule: str, root:
         raise Refuse("product-mismatch", f"the policy is for {policy['product']}", DENIED)
     lowest = max(policy["release_counter_floor"], known_floor(root))
     allowed = {item["capsule"] for item in policy["downgrades"]}
-    if own["releaseCounter"] < lowest and capsule not in allowed:
+    if counter < lowest and capsule not in allowed:
         raise Refuse("release-counter-too-low", f"{lowest} or higher is needed", DENIED)
+    return int(counter)
 
 
-def signed(folder: str, policy: Json, about: str, kind: str, digest: str) -> dict[str, Json]:
-    """Return what each owner stated about the file with this digest; raise when nobody did."""
+def signed(
+    folder: str, policy: Json, about: str, kind: str, digest: str, counter: int | None
+) -> dict[str, Json]:
+    """Return what each owner stated about the file with this digest; raise below the threshold.
+
+    Windows are judged by `counter`, or where that is not proved yet by the one that is stated.
+    """
     place = os.path.join(folder, "signatures")
     names = [name for name in sorted(os.listdir(place)) if name.startswith(about + "-")]
     last = Refuse("signature-missing", f"nothing about {about} is signed")
     voices: dict[str, Json] = {}
     for name in names[:SIGNATURES_MAX]:
         try:
-            owner, claim = statement(read(os.path.join(place, name)), policy, kind, digest)
+            entry, claim = statement(read(os.path.join(place, name)), policy, kind, digest)
+            check_window(entry, claim["releaseCounter"] if counter is None else counter)
         except Refuse as refusal:
             last = refusal
             continue
-        if voices.get(owner, claim) != claim:
-            raise Refuse("signers-disagree", f"{owner} says two things")
-        voices[owner] = claim
+        except MALFORMED as error:
+            # Anybody may add a file here; it is skipped like any that doesn't count.
+            last = Refuse("signature-malformed", f"{name}: {type(error).__name__}: {error}")
+            continue
+        if voices.get(entry["owner"], claim) != claim:
+            raise Refuse("signers-disagree", f"{entry['owner']} says two things")
+        voices[entry["owner"]] = claim
     if not voices:
         raise last
+    threshold = policy["release"]["threshold"]
+    if len(voices) < threshold:
+        found = ", ".join(sorted(voices))
+        raise Refuse("threshold-not-met", f"{threshold} owners must sign {about}, found {found}")
     return voices
 
 
-def statement(raw: bytes, policy: Json, kind: str, digest: str) -> tuple[str, Json]:
-    """Return who signed a bundle and the predicate of its statement, all of it checked."""
+def statement(raw: bytes, policy: Json, kind: str, digest: str) -> tuple[Json, Json]:
+    """Return the policy's entry for who signed a bundle, and its statement's predicate."""
     bundle = parse(raw)
     if bundle["mediaType"] != BUNDLE or "publicKey" not in bundle["verificationMaterial"]:
         raise Refuse("keyless-unverified", "not a signature by a key")
     keyid = bundle["verificationMaterial"]["publicKey"]["hint"]
     entry = next((item for item in policy["keys"] if item["keyid"] == keyid), None)
     if entry is None:
-        raise Refuse("key-unknown", keyid)
+        raise Refuse("key-unknown", f"no key of the policy is {keyid}")
     if keyid in policy["revoked_keys"]:
-        raise Refuse("key-revoked", keyid, DENIED)
+        raise Refuse("key-revoked", f"{keyid} is revoked", DENIED)
     if keyid not in policy["release"]["keys"]:
         raise Refuse("authority-denied", f"{keyid} may not sign releases", DENIED)
     spki = decode64(entry["spki"])
@@ -174,15 +196,18 @@ def statement(raw: bytes, policy: Json, kind: str, digest: str) -> tuple[str, Js
     payload = decode64(envelope["payload"])
     check_signature(spki, decode64(envelope["signatures"][0]["sig"]), payload)
     said = parse(payload)
-    subjects = [item["digest"]["sha256"] for item in said["subject"]]
-    if (said["_type"], said["predicateType"], subjects) != (STATEMENT, kind, [digest]):
+    subjects = [(item["name"], item["digest"]["sha256"]) for item in said["subject"]]
+    wanted = [(NAMES[kind], digest)]
+    if (said["_type"], said["predicateType"], subjects) != (STATEMENT, kind, wanted):
         raise Refuse("signature-wrong-subject", "a signature is about something else")
-    claim = said["predicate"]
-    if kind == RELEASE:
-        counter, last = claim["releaseCounter"], entry["counter_to"]
-        if counter < entry["counter_from"] or (last is not None and counter > last):
-            raise Refuse("key-outside-window", f"{keyid} does not cover {counter}", DENIED)
-    return entry["owner"], claim
+    return entry, said["predicate"]
+
+
+def check_window(entry: Json, counter: int) -> None:
+    """Check that a key covers a release counter."""
+    last = entry["counter_to"]
+    if counter < entry["counter_from"] or (last is not None and counter > last):
+        raise Refuse("key-outside-window", f"{entry['keyid']} does not cover {counter}", DENIED)
 
 
 def check_signature(spki: bytes, signature: bytes, payload: bytes) -> None:

@@ -1,5 +1,7 @@
 """A capsule on a bare host: the standard library and openssl decide as the host program does."""
 
+import base64
+import copy
 import json
 import shutil
 import subprocess
@@ -10,7 +12,9 @@ import pytest
 
 from capsule.__main__ import main
 from capsule.bootstrap import add_bootstrap
+from capsule.builder.signing import sign_directory
 from capsule.payload import open_payload
+from capsule_manifest.envelope import IN_TOTO, encode_bundle, sign
 from capsule_manifest.policy import Downgrade, encode_policy
 from support import documents
 from support.capsules import real_runtime, write_capsule
@@ -87,6 +91,38 @@ def test_verify_refuses_a_changed_bootstrap_file(bare, name):
 
 def two_owners(bare):
     bare.trust(replace(POLICY, release=replace(POLICY.release, threshold=2)))
+
+
+def two_owners_of_the_release_and_one_of_these_files(bare):
+    sign_directory(bare.capsule, documents.SECOND_RELEASE_KEY)
+    two_owners(bare)
+
+
+def one_owner_twice(bare):
+    sign_directory(bare.capsule, documents.SECOND_RELEASE_KEY)
+    second = documents.SECOND_RELEASE_KEY.public.keyid
+    keys = {**POLICY.keys, second: replace(POLICY.keys[second], owner="ci")}
+    keys["-"] = replace(POLICY.keys[KEYID], key=documents.STRANGER_KEY.public, owner="qa")
+    stranger = documents.STRANGER_KEY.public.keyid
+    keys[stranger] = keys.pop("-")
+    rule = replace(POLICY.release, keys=(*POLICY.release.keys, stranger), threshold=2)
+    bare.trust(replace(POLICY, keys=keys, release=rule))
+
+
+def these_files_by_a_retired_key(bare):
+    """The release is another owner's; who retired may not say what is run as root, either."""
+    (path,) = (bare.capsule / "signatures").glob("release-*")
+    path.unlink()
+    sign_directory(bare.capsule, documents.SECOND_RELEASE_KEY)
+    retired_key(bare)
+
+
+def these_files_of_another_capsule(bare):
+    other = write_capsule(bare.root.parent / "other.capsule", counter=7, components={"x": {}})
+    add_bootstrap(other.folder, open_payload(other.folder, POLICY), documents.RELEASE_KEY)
+    for name in ("bootstrap", "signatures"):
+        for path in (other.folder / name).glob("bootstrap*" if name == "signatures" else "*"):
+            shutil.copy(path, bare.capsule / name / path.name)
 
 
 def revoked_key(bare):
@@ -169,6 +205,10 @@ def no_json(bare):
 
 ROWS = [
     (two_owners, 10, "threshold-not-met"),
+    (two_owners_of_the_release_and_one_of_these_files, 10, "threshold-not-met"),
+    (one_owner_twice, 10, "threshold-not-met"),
+    (these_files_by_a_retired_key, 12, "key-outside-window"),
+    (these_files_of_another_capsule, 10, "signature-wrong-subject"),
     (revoked_key, 12, "key-revoked"),
     (revoked_capsule, 12, "capsule-revoked"),
     (retired_key, 12, "key-outside-window"),
@@ -195,6 +235,94 @@ def test_a_capsule_that_must_not_be_used_leaves_the_host_bare(bare, arrange, cod
     before = sorted(bare.root.rglob("*"))
     assert bare.run()[:2] == (code, error_id)
     assert sorted(bare.root.rglob("*")) == before
+
+
+# What a bare host alone knows or has: its floor, and the files before they are unpacked.
+ALONE = {a_known_floor, a_shorter_stream, no_json}
+
+
+@pytest.mark.parametrize(
+    ("arrange", "code"),
+    [row[:2] for row in ROWS if row[0] not in ALONE],
+    ids=[row[0].__name__ for row in ROWS if row[0] not in ALONE],
+)
+def test_what_a_bare_host_refuses_the_controller_refuses_with_the_same_code(bare, arrange, code):
+    arrange(bare)
+    assert main(["verify", str(bare.capsule), "--policy", str(bare.policy), "--json"]) == code
+
+
+def test_the_second_owner_adds_his_voice_by_the_same_command(bare):
+    two_owners_of_the_release_and_one_of_these_files(bare)
+    policy = replace(POLICY, release=replace(POLICY.release, threshold=2))
+    payload = open_payload(bare.capsule, policy)
+    add_bootstrap(bare.capsule, payload, documents.SECOND_RELEASE_KEY)
+    assert bare.run()[0] == 0
+    assert main(["verify", str(bare.capsule), "--policy", str(bare.policy), "--json"]) == 0
+
+
+# --- files of strangers -------------------------------------------------------------------------
+VALUES = (None, True, 7, "", "x", "\ud800", [], [7], {}, {"x": 7})
+
+
+def spoiled(value):
+    """Yield each copy of a document in which one value is another or missing."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        for other in (wrong for wrong in VALUES if wrong != value[key]):
+            changed = copy.deepcopy(value)
+            changed[key] = other
+            yield changed
+        if isinstance(value[key], dict | list):
+            for inner in spoiled(value[key]):
+                changed = copy.deepcopy(value)
+                changed[key] = inner
+                yield changed
+
+
+def signed_anew(statement):
+    """Return a bundle in which the right key says something else."""
+    raw = json.dumps(statement).encode()
+    bundle = encode_bundle(sign(raw, payload_type=IN_TOTO, signer=documents.RELEASE_KEY))
+    return json.loads(bundle)
+
+
+def test_one_wrong_value_in_a_bundle_or_statement_is_refused_by_a_word_of_ours(
+    bare, capsys, monkeypatch
+):
+    """In this process, because there are hundreds; the program is the file that travels."""
+    program = bootstrap_program()
+    monkeypatch.setattr(program, "unpack", lambda *_: pytest.fail("it was accepted"))
+    (path,) = (bare.capsule / "signatures").glob("release-*")
+    bundle = json.loads(path.read_bytes())
+    statement = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+    cases = [*spoiled(bundle), *map(signed_anew, spoiled(statement))]
+    assert len(cases) >= 200
+    for case in cases:
+        path.write_text(json.dumps(case))
+        arguments = [str(bare.capsule), "--policy", str(bare.policy), "--root", str(bare.root)]
+        assert program.main(arguments) in {10, 12}, case
+        said = capsys.readouterr().err
+        assert said.startswith("bootstrap: "), case
+        assert said.rstrip("\n").isprintable(), case
+    assert not list(bare.root.iterdir())
+
+
+def test_a_strangers_file_of_any_shape_does_not_stop_a_signed_capsule(bare):
+    for number, raw in enumerate((b"", b"7", b"[" * 100_000, b'{"mediaType":[]}', b"\xff")):
+        (bare.capsule / f"signatures/release-{number}.sigstore.json").write_bytes(raw)
+        (bare.capsule / f"signatures/bootstrap-{number}.sigstore.json").write_bytes(raw)
+    assert bare.run()[0] == 0
+
+
+def bootstrap_program():
+    """Return the program as a module of its own; the controller never imports it."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    from support.sources import ROOT
+
+    spec = spec_from_file_location("bare", ROOT / "capsule/capsule/bootstrap_host.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_a_stream_that_differs_from_its_digest_is_not_unpacked(bare):

@@ -30,7 +30,7 @@ def command(
     keyless = keyless_verifier(policy, policy_path, trusted_root_path)
     source = open_capsule(path)
     found = verify_capsule(source, policy, keyless=keyless, report=_report)
-    check_bootstrap(source, policy, found.capsule)
+    check_bootstrap(source, policy, found.capsule, found.release.release_counter)
     refusal = hosts_refuse(source, policy) if keyless is not None else None
     if as_json:
         print_json(
