@@ -1,10 +1,12 @@
 """Break releases, connections and programs of real hosts; what comes back: `./dev lab restore`.
 
 Every case goes the whole way: a capsule is written, signed, staged over SSH with first contact, and
-ordered by the controller. `--json` prints `{"rows": [{"case", "expected", "got", "ok"}]}`.
+ordered by the controller; those of a fleet by the program's own commands.
+`--json` prints `{"rows": [{"case", "expected", "got", "ok"}]}`.
 """
 
 import argparse
+import json
 import shutil
 import signal
 import subprocess
@@ -12,19 +14,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from capsule.stage import NodeStaged
 from capsule_manifest.envelope import decode_record, encode_record, sign
 from capsule_manifest.errors import CapsuleError
 from capsule_manifest.orders import CONFIRM_TYPE, Confirm, Order, encode_confirm
+from capsule_manifest.records import decode_proof
 from capsule_manifest.release import Budgets
+from lab.incident import Incident, answer
 from support import documents
 from support.capsules import MiniCapsule
 from support.lab.commands import LabError, wait_until
 from support.lab.controller import BROKEN, UNIT, LabController, Silence
 from support.lab.fleet import Lab
+from support.lab.host import LabHost
 from support.lab.rows import Rows
 from support.repositories import Repository
 
@@ -72,6 +78,88 @@ class At(Silence):
             self._action(self.order)
             if self._gone:
                 raise ControllerGone
+
+
+class Served:
+    """The cases of a fleet that answers over HTTP, driven by the program's own commands."""
+
+    def __init__(self, folder: Path, lab: Lab, nodes: int) -> None:
+        folder.mkdir()
+        self._fleet = Incident(folder, lab, nodes)
+
+    def first(self) -> str:
+        """Roll release 1 out to hosts that never had one."""
+        self._fleet.first_release()
+        return self._answers()
+
+    def second(self) -> str:
+        """Roll release 2 out; ask the processes themselves whose they are, and since when."""
+        before = {node: self._invocation(host) for node, host in self._fleet.hosts.items()}
+        generation = self._fleet.release(2)
+        self._fleet.preflight(2, (0,))
+        self._start(2)
+        faults = [
+            f"{node}: {fault}"
+            for node, host in self._fleet.hosts.items()
+            for fault in self._faults(host, generation, before[node])
+        ]
+        return "; ".join([self._answers(), *(faults or ["proved by the processes that run"])])
+
+    def absent(self) -> str:
+        """Let the first release of a host crash in its soak, and ask who counts it as serving."""
+        fleet = self._fleet
+        [fleet.crashing] = fleet.hosts
+        fleet.release(2)
+        fleet.preflight(2, (0,))
+        code = self._start(2, codes=(6,))
+        fleet.hosts[fleet.crashing].reboot()
+        status = json.loads(fleet.run("status", "--json", codes=(5,)).stdout)
+        epoch = json.loads(self._status().stdout)
+        asked: Mapping[str, Any] = fleet.preflight(2, (0,))
+        node, member = fleet.crashing, epoch["nodes"][fleet.crashing]
+        told = [
+            f"exit {code}", status["nodes"][node]["current"], status["nodes"][node]["state"],
+            f"proved healthy {epoch['proved_healthy']}",
+            f"serving {member['serving']}, {asked['nodes'][node]['serving']}",
+        ]  # fmt: skip
+        fleet.release(3)
+        fleet.preflight(3, (0,))
+        self._start(3)
+        return f"{', '.join(told)}; then {self._answers()}"
+
+    def _start(self, counter: int, codes: tuple[int, ...] = (0,)) -> int:
+        words = self._fleet.words("rollout", "start", f"{counter}.capsule", "--allow-outage")
+        return self._fleet.run(*words, codes=codes).returncode
+
+    def _status(self) -> subprocess.CompletedProcess[str]:
+        return self._fleet.run("rollout", "status", "--policy", "trust.json", "--json", codes=(6,))
+
+    def _answers(self) -> str:
+        return "answers " + ", ".join(answer(host) for host in self._fleet.hosts.values())
+
+    @staticmethod
+    def _invocation(host: LabHost) -> str:
+        show = ("systemctl", "show", "--value", "--property=InvocationID")
+        return host.run(*show, "hello.service").stdout.strip()
+
+    def _faults(self, host: LabHost, generation: str, before: str) -> list[str]:
+        """Say how what runs differs from what the host signed, and from the generation's files."""
+        ops = sorted(host.path(OPS).iterdir(), key=lambda path: path.stat().st_mtime)
+        signed = decode_record((ops[-1] / "proof").read_bytes(), where="proof")
+        proof = decode_proof(signed.payload)
+        [unit] = proof.units
+        [pid] = host.pids_of("hello.service")
+        environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+        folder = str(Path(f"/proc/{pid}/cwd").readlink())
+        seen = {
+            "proof": (proof.generation, generation),
+            "invocation": (self._invocation(host), unit.invocation_id),
+            "environment": (f"CAPSULE_GENERATION={generation}" in environment, True),
+            "commit": (f"CAPSULE_COMMIT={unit.commit}" in environment, True),
+            "folder": (folder.endswith(f"/generations/{generation}/app"), True),
+            "restarted": (unit.invocation_id != before, True),
+        }
+        return [f"{name} {got!r}" for name, (got, wanted) in seen.items() if got != wanted]
 
 
 class Restores:
@@ -245,39 +333,63 @@ def too_long_for_d1() -> str:
         )
 
 
+def cases_of_a_fleet(rows: Rows, folder: Path) -> None:
+    """Roll out to three hosts, and to one whose first release fails."""
+    with Lab.open() as lab:
+        three = Served(folder / "three", lab, 3)
+        rows.case("release 1 on three hosts", expected="answers 1, 1, 1", run=three.first)
+        rows.case(
+            "release 2 after it",
+            expected="answers 2, 2, 2; proved by the processes that run",
+            run=three.second,
+        )
+    with Lab.open() as lab:
+        rows.case(
+            "first install that fails never counts as serving",
+            expected="exit 6, absent, held, proved healthy 0, serving False, False; then answers 3",
+            run=Served(folder / "one", lab, 1).absent,
+        )
+
+
+def cases_of_hosts(rows: Rows, folder: Path) -> None:
+    """Break what an operator has to do with one host."""
+    right = "the right release serves"
+    with Lab.open() as lab:
+        fresh, used = lab.grow(2)
+        rows.case(
+            "first install that fails",
+            expected="restored-absent, exit 60; absent, held, failed",
+            run=lambda: first_install_fails(LabController(fresh, folder / "fresh")),
+        )
+        cases = Restores(LabController(used, folder / "used"))
+        for case, expected, run in (
+            ("broken release", f"restored, exit 60, proof-failed; {right}",
+             cases.broken_release),
+            ("SSH cut right after the order", f"committed; {right}", cases.cut_after_order),
+            ("SSH cut and controller gone before confirm",
+             f"restored after D2, late confirm refused; {right}", cases.controller_gone),
+            ("every Python broken in the middle, rescue.sh alone",
+             f"rescue ends with 0; {right}", cases.rescue_alone),
+            ("every Python broken, then the host's mended and first contact repeated",
+             f"host-program-failed; then committed; {right}", cases.fixed_forward),
+        ):  # fmt: skip
+            rows.case(case, expected=expected, run=run)
+
+
 def main() -> int:
     """Run every case and return 1 if one ended in something else."""
     parser = argparse.ArgumentParser(prog="./dev lab restore", description=__doc__)
     parser.add_argument("--json", action="store_true", help="for programs")
     rows = Rows(as_json=parser.parse_args().json)
     folder = Path(tempfile.mkdtemp(prefix="capsule-lab-"))
-    right = "the right release serves"
     try:
         rows.case(
             "units whose time-outs don't fit D1, at build",
             expected="exit 4, budget-exceeded",
             run=too_long_for_d1,
         )
-        with Lab.open() as lab:
-            fresh, used = lab.grow(2)
-            rows.case(
-                "first install that fails",
-                expected="restored-absent, exit 60; absent, held, failed",
-                run=lambda: first_install_fails(LabController(fresh, folder / "fresh")),
-            )
-            cases = Restores(LabController(used, folder / "used"))
-            for case, expected, run in (
-                ("broken release", f"restored, exit 60, proof-failed; {right}",
-                 cases.broken_release),
-                ("SSH cut right after the order", f"committed; {right}", cases.cut_after_order),
-                ("SSH cut and controller gone before confirm",
-                 f"restored after D2, late confirm refused; {right}", cases.controller_gone),
-                ("every Python broken in the middle, rescue.sh alone",
-                 f"rescue ends with 0; {right}", cases.rescue_alone),
-                ("every Python broken, then the host's mended and first contact repeated",
-                 f"host-program-failed; then committed; {right}", cases.fixed_forward),
-            ):  # fmt: skip
-                rows.case(case, expected=expected, run=run)
+        cases_of_a_fleet(rows, folder)
+        cases_of_hosts(rows, folder)
     finally:
         shutil.rmtree(folder)
     return rows.end()
