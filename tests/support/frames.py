@@ -6,7 +6,7 @@ from capsule.lane.budget import Budget
 from capsule.lane.decide import with_consequences
 from capsule.lane.epoch import AbortDecided, Adopted, Ended, Parked, Paused
 from capsule.lane.events import Event, HoldReturned, Started
-from capsule.lane.lane import LaneResumed
+from capsule.lane.lane import LaneResumed, LaneSkipped
 from capsule.lane.node import (
     CommitSeen,
     HoldSeen,
@@ -24,19 +24,20 @@ from capsule.lane.node import (
 )
 from capsule.lane.plan import PlannedNode, RolloutPlan, plan_digest
 from capsule.lane.state import initial_state
-from capsule.rollout.frame import render_frame
+from capsule.rollout.frame import begins_a_clock, render_frame
 
 __all__ = ["FOLDER", "STAGES", "frames"]
 
 FOLDER = Path(__file__).parents[1] / "golden" / "frames"
 STAGES = (
-    "begun", "canary-down", "two-canaries", "full-width", "restoring", "held", "unknown", "paused",
-    "parked", "adopted", "resumed", "aborting", "ended",
+    "begun", "draining", "canary-down", "canary-proved", "two-canaries", "full-width", "restoring",
+    "held", "unknown", "paused", "parked", "adopted", "resumed", "lane-skipped", "aborting",
+    "ended", "canary-failed", "worst",
 )  # fmt: skip
 _NOW_MS = 1_000_000
 
 
-def _plan() -> RolloutPlan:
+def _plan(lanes: int = 7) -> RolloutPlan:
     nodes = [f"worker-{number:02}" for number in range(50)]
     return RolloutPlan(
         epoch="7-0a1b2c3d.1",
@@ -44,7 +45,7 @@ def _plan() -> RolloutPlan:
         route="sha256:" + "1" * 64,
         preflight="sha256:" + "2" * 64,
         nodes=tuple(
-            PlannedNode(name=name, lane=f"rack-{place % 7}", domain="d", serving=True)
+            PlannedNode(name=name, lane=f"rack-{place % lanes}", domain="d", serving=True)
             for place, name in enumerate(nodes)
         ),
         bystanders=0,
@@ -60,8 +61,8 @@ def _plan() -> RolloutPlan:
 class _Story:
     """An epoch, and when each node came into its state."""
 
-    def __init__(self) -> None:
-        self.state = initial_state(_plan())
+    def __init__(self, plan: RolloutPlan) -> None:
+        self.state = initial_state(plan)
         self.since: dict[str, int] = {}
         self.seen: list[tuple[str, str]] = []
 
@@ -69,7 +70,7 @@ class _Story:
         done, self.state, _ = with_consequences(self.state, events)
         for event in done:
             node = getattr(event, "node", None)
-            if node is not None:
+            if node is not None and begins_a_clock(type(event).__name__):
                 self.since[node] = _NOW_MS - ago_ms
 
     def begin(self, node: str) -> None:
@@ -89,13 +90,18 @@ class _Story:
 
 def frames() -> list[tuple[str, str]]:
     """Return (stage, screen) of one epoch from its begin to its end."""
-    story = _Story()
+    story = _Story(_plan())
     names = [node.name for node in story.state.plan.nodes]
     story.tell(Started(plan_digest(story.state.plan), 3), *(StageSeen(name) for name in names))
     story.show("begun")
-    story.order(names[0])
+    story.begin(names[0])
+    story.show("draining")
+    story.tell(StopIntended(names[0], "0" * 32), StopSeen(names[0]))
     story.show("canary-down")
-    story.commit(names[0])
+    story.tell(SwitchSeen(names[0]), StartSeen(names[0]), ago_ms=1_000)
+    story.tell(ProofSeen(names[0], "p"), ago_ms=2_000)
+    story.show("canary-proved")
+    story.tell(CommitSeen(names[0]), HoldReturned(names[0]))
     for name in names[1:3]:
         story.order(name)
     story.show("two-canaries")
@@ -122,14 +128,48 @@ def frames() -> list[tuple[str, str]]:
     story.show("parked")
     story.tell(Adopted(4, "another"), RestoreSeen(names[6], False))
     story.show("adopted")
-    story.tell(LaneResumed("rack-5"), LaneResumed("rack-6"))
+    story.tell(LaneResumed("rack-5"))
     story.show("resumed")
+    rest = [m.name for m in story.state.members.values() if m.lane == "rack-6"]
+    story.tell(
+        LaneSkipped("rack-6"),
+        *(Skipped(name, "its lane was skipped") for name in rest if name != names[6]),
+    )
+    story.show("lane-skipped")
     waiting = [m.name for m in story.state.members.values() if m.state == "staged"]
     story.tell(AbortDecided("enough"), *(Skipped(name, "aborted") for name in waiting))
     story.show("aborting")
     story.tell(Ended("every node is terminal", 6))
     story.show("ended")
-    return story.seen
+    return [*story.seen, ("canary-failed", _failed_canary()), ("worst", _worst())]
+
+
+def _failed_canary() -> str:
+    """Return the screen of an epoch whose first node was restored: no lane goes on."""
+    story = _Story(_plan())
+    names = [node.name for node in story.state.plan.nodes]
+    story.tell(Started(plan_digest(story.state.plan), 3), *(StageSeen(name) for name in names))
+    story.order(names[0])
+    story.tell(RestoreBegun(names[0]), RestoreSeen(names[0], True))
+    story.show("canary-failed")
+    return story.seen[0][1]
+
+
+def _worst() -> str:
+    """Return the fullest screen: many small lanes, all permits out, and much to look at."""
+    story = _Story(_plan(lanes=25))
+    names = [node.name for node in story.state.plan.nodes]
+    story.tell(Started(plan_digest(story.state.plan), 3), *(StageSeen(name) for name in names))
+    for name in names[:3]:
+        story.order(name)
+        story.commit(name)
+    for name in names[3:13]:
+        story.order(name)
+        story.tell(RestoreBegun(name), RestoreSeen(name, name > names[5]))
+    for name in names[13:21]:
+        story.order(name)
+    story.show("worst")
+    return story.seen[0][1]
 
 
 if __name__ == "__main__":

@@ -1,22 +1,24 @@
 """`capsule rollout status|watch|report`: what an epoch's events say, as a screen or as JSON."""
 
 import json
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from capsule.cli.controller import home_option, policy_option
 from capsule.cli.output import json_option, print_json
 from capsule.cli.rollout_desk import Desk, epoch_option, fold_of, ledger_option, open_desk
+from capsule.cli.rollout_watch import event_text
 from capsule.clock import utc_now
 from capsule.lane.epoch import EpochState, Tenure
 from capsule.lane.proposals import result_of
 from capsule.lane.state import RolloutState
 from capsule.rollout.epoch import epoch_folder
-from capsule.rollout.frame import render_frame
+from capsule.rollout.frame import begins_a_clock, render_frame
 from capsule.rollout.records import event_line
 from capsule_manifest.errors import ExitCode, clean
 
@@ -74,24 +76,40 @@ def report(
 def watch(
     policy_path: Path, ledger: str | None, home_path: Path, epoch: str | None, *, as_json: bool
 ) -> int:
-    """Follow an epoch until it ends or parks: screens, or with --json one event a line."""
+    """Follow an epoch until it ends or parks: a screen, renewed as time goes by.
+
+    Where there is no screen, one line a change; with --json, one event a line, as the ledger has
+    them.
+    """
+    screen = sys.stdout.isatty() and not as_json
     with open_desk(policy_path, home_path, ledger) as desk:
         stream = desk.epoch(epoch)
         seen = 0
         while True:
             fold = fold_of(desk.ledger, stream)
-            if fold.length > seen:
-                if as_json:
-                    for item in desk.ledger.read(stream, after=seen):
-                        click.echo(event_line(stream, item.seq, item.event, at_ms=_now_ms()))
-                else:
-                    click.clear()
-                    _show(desk, fold.state)
-                seen = fold.length
+            if screen:
+                # Also without a change: its clocks go on.
+                click.clear()
+                _show(desk, fold.state)
+            elif fold.length > seen:
+                _tell(desk, stream, after=seen, as_json=as_json)
+            seen = fold.length
             state = fold.state
             if state.epoch is EpochState.ENDED or state.tenure is Tenure.PARKED:
                 return int(_code(state))
             time.sleep(_POLL_S)
+
+
+def _tell(desk: Desk, stream: str, *, after: int, as_json: bool) -> None:
+    """Print what came after, an event a line."""
+    known = {item["seq"]: item["at_ms"] for item in _kept_lines(desk, stream)}
+    for item in desk.ledger.read(stream, after=after):
+        if as_json:
+            # The ledger has no times; an epoch of another machine is told when it is seen here.
+            at_ms = known.get(item.seq, _now_ms())
+            click.echo(event_line(stream, item.seq, item.event, at_ms=at_ms))
+        else:
+            click.echo(clean(f"{item.seq:>5} {event_text(item.event)}"))
 
 
 def state_fields(state: RolloutState) -> Mapping[str, object]:
@@ -111,6 +129,13 @@ def state_fields(state: RolloutState) -> Mapping[str, object]:
         "permits_out": state.tally.outstanding,
         "proved_healthy": state.tally.healthy + state.plan.bystanders,
         "floor": state.plan.floor,
+        "budget": {
+            "window_ms": state.plan.budget.window_ms,
+            "d1_ms": state.plan.budget.d1_ms,
+            "d2_ms": state.plan.budget.d2_ms,
+            "restore_ms": state.plan.budget.restore_ms,
+            "ttl_ms": state.plan.budget.ttl_ms,
+        },
         "lanes": {lane: str(value) for lane, value in sorted(state.lanes.items())},
         "nodes": {
             member.name: {
@@ -138,20 +163,25 @@ def _show(desk: Desk, state: RolloutState) -> None:
 
 
 def _since(desk: Desk, epoch: str) -> dict[str, int]:
-    """Return when each node changed last, as far as this controller's folder knows."""
-    since: dict[str, int] = {}
+    """Return when each node's clock began, as far as this controller's folder knows."""
+    return {
+        item["node"]: item["at_ms"]
+        for item in _kept_lines(desk, epoch)
+        if "node" in item and begins_a_clock(item["event"])
+    }
+
+
+def _kept_lines(desk: Desk, epoch: str) -> Iterator[dict[str, Any]]:
+    """Yield the events that this controller's folder keeps, with the time of each."""
     path = epoch_folder(desk.home, epoch) / "events.ndjson"
     if not path.exists():
-        return since
+        return
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            item = json.loads(line)
+            yield json.loads(line)
         except ValueError:
             # The last line of a controller that was killed while it wrote.
             continue
-        if "node" in item:
-            since[item["node"]] = item["at_ms"]
-    return since
 
 
 def _now_ms() -> int:

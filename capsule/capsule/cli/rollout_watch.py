@@ -19,7 +19,7 @@ from capsule.rollout.epoch import epoch_folder
 from capsule.rollout.records import event_line
 from capsule_manifest.errors import CapsuleError, ExitCode, clean, render
 
-__all__ = ["TerminalWatch"]
+__all__ = ["TerminalWatch", "event_text"]
 
 _QUIET = frozenset({"StageSeen", "HoldSeen", "SwitchSeen", "HealthSeen", "HoldReturned"})
 
@@ -44,7 +44,7 @@ class TerminalWatch:
         if self._as_json:
             self._say(line, err=False)
         elif type(event).__name__ not in _QUIET:
-            self._say(f"{now:%H:%M:%S} {_text(event)}")
+            self._say(f"{now:%H:%M:%S} {event_text(event)}")
 
     def step(self, node: str, *, name: str, state: str, took_ms: int | None) -> None:
         """Show a step that failed; the others show themselves in the node's state."""
@@ -80,7 +80,8 @@ class TerminalWatch:
                        err=err)  # fmt: skip
 
 
-def _text(event: Event) -> str:
+def event_text(event: Event) -> str:
+    """Return an event as a line for people: of what, and what became true."""
     name = _words(type(event).__name__)
     detail = getattr(event, "reason", "")
     told = f"{name}: {detail}" if detail else name
