@@ -345,17 +345,26 @@ def _contradictions(document: _Document) -> list[str]:
         for jump in node.jump
         if jump not in document.jumps
     ]
-    places: dict[str, str] = {}
-    for name, node in document.nodes.items():
-        if node.local is not None:
-            other = places.setdefault(str(Path(node.local)), name)
-            if other != name:
-                found.append(f"nodes.{name}.local: a folder of its own, not that of {other}")
+    found += _shared_places(document.nodes)
     found += [
         f"waivers[{index}].node: a node of this inventory, not {waiver.node!r}"
         for index, waiver in enumerate(document.waivers)
         if waiver.node not in document.nodes
     ]
+    return found
+
+
+def _shared_places(nodes: Mapping[str, _NodeTable]) -> list[str]:
+    """Return nodes that are one host under two names: it would be counted, and stopped, twice."""
+    found: list[str] = []
+    places: dict[tuple[object, ...], str] = {}
+    for name, node in nodes.items():
+        field = "address" if node.local is None else "local"
+        # The same address behind another jump host may be another host.
+        place = (str(node.address).lower(), node.port, *node.jump)
+        other = places.setdefault(place if node.local is None else (Path(node.local),), name)
+        if other != name:
+            found.append(f"nodes.{name}.{field}: of its own, not that of {other}")
     return found
 
 
