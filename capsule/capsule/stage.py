@@ -1,14 +1,16 @@
 """Stage a capsule on hosts: meet them, freeze the route, send each exactly what it lacks.
 
-Per host the number of round trips is fixed: hello, at first contact the runtime and the enrolment,
-then one `receive` in which the metadata goes out, the host answers what it wants, and those frames
-go out. Services keep running: nothing here stops or starts anything.
+Per host the number of round trips is fixed. A host that was met before is asked everything over one
+`receive`: it says who it is, the metadata goes out, it answers what it wants, and those frames go
+out. A host that must be set up first costs a hello, the runtime and the enrolment more. Services
+keep running: nothing here stops or starts anything.
 
 Hosts that were never met are met before the route is frozen, because the route names their keys.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -17,13 +19,13 @@ from capsule.first_contact import RuntimeSource, send_runtime
 from capsule.fleet_work import for_each_node
 from capsule.freeze import FrozenRoute
 from capsule.home import ProductHome, freeze_fleet
-from capsule.host_records import Hello, Staged, Want, read_staged, read_want
+from capsule.host_records import Hello, Staged, Want, read_hello, read_staged, read_want
 from capsule.inventory import Fleet, FleetNode
 from capsule.payload import Payload
 from capsule.receipts_store import CheckedReceipt, check_receipt
 from capsule.session import Dialogue, HostSession
-from capsule.transport.base import Limits, Transport
-from capsule_manifest.canonical import encode
+from capsule.transport.base import QUICK, Limits, Transport
+from capsule_manifest.canonical import JsonValue, encode
 from capsule_manifest.digest import ObjectId, blake3_text, sha256_text
 from capsule_manifest.errors import CapsuleError, Refused
 from capsule_manifest.keys import PublicKey, Signer
@@ -48,6 +50,8 @@ _BYTES_PER_S: Final = 50_000_000
 _FRAME_HEAD: Final = 36
 
 _NO_PROGRAM: Final = frozenset({"host-program-missing", "host-program-failed", "wire-malformed"})
+_NO_GREETING: Final = _NO_PROGRAM | {"host-verb-unknown"}
+"""Also what a program answers that does not know that a delivery may begin with a hello."""
 
 NO_EPOCH: Final = "none"
 """The epoch of work that belongs to no rollout."""
@@ -197,10 +201,7 @@ class Stager:
             check_receipt(record, node=node, key=key)
             self.watch.met(node, what=f"enrolled with node key {key.short}")
             hello = session.hello()
-        if hello.node_key is None:
-            raise Refused("enrolment-differs", "a host has no node key", where=node)
-        self.home.pin_node(node, hello.node_key)
-        return session, hello, hello.node_key
+        return session, hello, self._pinned(hello, node)
 
     def _update_policy(self, session: HostSession, hello: Hello, wanted: str) -> Hello:
         """Offer the signed policies that lead to ours to a host that has another one."""
@@ -221,23 +222,10 @@ class Stager:
 
     def _stage(self, node: str, fence: int, route: FrozenRoute) -> NodeStaged:
         started = time.monotonic()
-        session, hello, key = self._meet(node, fence)
-        self.watch.planned(node, self.cost(node, hello.trees))
-        entry = self.fleet.nodes[node]
-        begin = encode(
-            {
-                "node": node,
-                "role": entry.role,
-                "platform": entry.platform,
-                "fence": fence,
-                "epoch": NO_EPOCH,
-            }
-        )
-        with session.dialogue("receive", limits=_RECEIVE) as dialogue:
-            write = dialogue.channel.write
-            write(encode_message(MessageType.BEGIN, begin))
-            write(encode_message(MessageType.ROUTE, route.record))
-            self._send_metadata(dialogue, self._components(entry), hello)
+        session = HostSession(self.connect(self.fleet.nodes[node].endpoint, node), node=node)
+        with self._receiving(session, fence) as (dialogue, hello, key):
+            self.watch.planned(node, self.cost(node, hello.trees))
+            self._send_metadata(dialogue, node, fence, route, hello)
             want = read_want(dialogue.expect("want"), node)
             self._send_frames(dialogue, want, node)
             staged = _end(dialogue, node)
@@ -253,15 +241,66 @@ class Stager:
             receipt=receipt,
         )
 
+    @contextmanager
+    def _receiving(
+        self, session: HostSession, fence: int
+    ) -> Iterator[tuple[Dialogue, Hello, PublicKey]]:
+        """Open the stream of a host that is as it must be, which is made so if it is not."""
+        with self._greeted(session) as (dialogue, hello):
+            if hello is not None and self._is_ready(hello, session.node):
+                _check_fence(hello, fence, session.node)
+                key = self._pinned(hello, session.node)
+                yield dialogue, hello, key
+                return
+        session, hello, key = self._meet(session.node, fence)
+        with session.dialogue("receive", limits=_RECEIVE) as dialogue:
+            yield dialogue, hello, key
+
+    @contextmanager
+    def _greeted(self, session: HostSession) -> Iterator[tuple[Dialogue, Hello | None]]:
+        """Open a stream that begins with a hello; without one if the program can't say it."""
+        with session.dialogue("receive", "--hello", limits=_RECEIVE) as dialogue:
+            dialogue.channel.limit(QUICK)
+            try:
+                hello = read_hello(dialogue.expect("hello"), session.node)
+            except CapsuleError as failure:
+                if failure.error_id not in _NO_GREETING:
+                    raise
+                hello = None
+            dialogue.channel.limit(_RECEIVE)
+            yield dialogue, hello
+
+    def _is_ready(self, hello: Hello, node: str) -> bool:
+        """Say whether nothing has to be done before a capsule can be sent."""
+        wanted = self.runtimes.wanted(self.fleet.nodes[node].platform)
+        policy = sha256_text(encode_policy(self.policy))
+        return (hello.runtime, hello.node, hello.policy) == (wanted, node, policy)
+
+    def _pinned(self, hello: Hello, node: str) -> PublicKey:
+        if hello.node_key is None:
+            raise Refused("enrolment-differs", "a host has no node key", where=node)
+        self.home.pin_node(node, hello.node_key)
+        return hello.node_key
+
     def _send_metadata(
-        self, dialogue: Dialogue, components: tuple[Component, ...], hello: Hello
+        self, dialogue: Dialogue, node: str, fence: int, route: FrozenRoute, hello: Hello
     ) -> None:
+        entry = self.fleet.nodes[node]
+        begin: dict[str, JsonValue] = {
+            "node": node,
+            "role": entry.role,
+            "platform": entry.platform,
+            "fence": fence,
+            "epoch": NO_EPOCH,
+        }
         write = dialogue.channel.write
+        write(encode_message(MessageType.BEGIN, encode(begin)))
+        write(encode_message(MessageType.ROUTE, route.record))
         write(encode_message(MessageType.MANIFEST, self.payload.manifest))
         for name, raw in sorted(self.payload.signatures.items()):
             write(encode_message(MessageType.SIGNATURE, name.encode("ascii") + b"\0" + raw))
         write(encode_message(MessageType.PACKING, self.payload.packing_raw))
-        for root in dict.fromkeys(component.tree for component in components):
+        for root in dict.fromkeys(component.tree for component in self._components(entry)):
             if blake3_text(root) not in hello.trees:
                 write(encode_message(MessageType.TREE, self.payload.tree_bytes(root)))
         write(encode_message(MessageType.PLAN))

@@ -28,7 +28,10 @@ case $minor in
 esac
 
 fits() {
-    [ -x "$1" ] && [ "$("$1" -I -S -c 'import sys; print(*sys.version_info[:2], sep=".")' \
+    [ -x "$1" ] || return 1
+    # A name that says the version is believed: asking takes as long as a tenth of a start.
+    case $1 in */python3."$minor") return 0 ;; esac
+    [ "$("$1" -I -S -c 'import sys; print(*sys.version_info[:2], sep=".")' \
         2>/dev/null)" = "3.$minor" ]
 }
 

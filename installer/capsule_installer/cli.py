@@ -33,7 +33,7 @@ VERBS: Final[Mapping[str, tuple[str, str, str]]] = {
     "install": ("op_verbs", "install", "Take a signed order and carry it out."),
     "query": ("query", "command", "Record a controller's fence and say what is known of an op."),
     "receipts": ("receipts_verb", "command", "List and verify what this host did."),
-    "receive": ("receive", "command", "Take a capsule and stage it."),
+    "receive": ("receive_verb", "command", "Take a capsule and stage it."),
     "repair": ("repair", "command", "Write the installed marker anew where all evidence agrees."),
     "rollback": ("op_verbs", "rollback", "Return to the previous generation."),
     "status": ("status", "command", "Show what is installed, staged, held and open."),

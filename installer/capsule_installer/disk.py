@@ -15,7 +15,6 @@ import errno
 import fcntl
 import os
 import stat
-from ctypes import CDLL, get_errno
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -299,6 +298,9 @@ class RealDisk:
 
     def sync_filesystem(self, path: str, why: str) -> None:
         """Make a whole file system durable. Source: syncfs(2)."""
+        # Python 3.11 has no name for the call, and most runs of the program don't make it.
+        from ctypes import CDLL, get_errno
+
         del why
         with _translated(path):
             handle = os.open(path, _OPEN_READ | os.O_DIRECTORY)

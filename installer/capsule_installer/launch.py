@@ -17,6 +17,11 @@ def _main() -> int:
     site = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.path.append(site)
 
+    match sys.argv[1:]:
+        case ["--root", root, "receive", "--hello"]:
+            from capsule_installer.greet import answer as take
+
+            return take(root)
     from capsule_installer.cli import main
 
     return main()

@@ -1,6 +1,5 @@
 """Build the effects of this machine: the one place where the install half meets the real world."""
 
-from importlib.resources import files
 from typing import Final
 
 from capsule_installer.clock import BootClock
@@ -48,6 +47,9 @@ def place_rescue(disk: Disk, layout: Layout) -> None:
 
 
 def _place(disk: Disk, name: str, path: str, mode: int) -> None:
+    # Only an install places it; every other verb would pay for the import.
+    from importlib.resources import files
+
     data = files("capsule_installer").joinpath("shell", name).read_bytes()
     if disk.stat(path) is None or disk.read(path, _SCRIPT_BYTES_MAX) != data:
         replace_file(disk, path, data, mode)

@@ -3,20 +3,16 @@
 The stream is read once; nothing is kept in memory but the metadata and one frame.
 """
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
-
-import click
 
 from capsule_installer.host import Host
 from capsule_installer.identity import require_node_key
 from capsule_installer.incoming import read_delivery
+from capsule_installer.op_folder import list_ops
 from capsule_installer.processes import RealProcesses
-from capsule_installer.real import real_effects
 from capsule_installer.services.base import ServiceManager
 from capsule_installer.services.choice import make_services
-from capsule_installer.settle import require_decided_ops
 from capsule_installer.stage import Stage
 from capsule_installer.venv import Python, RealPython
 from capsule_manifest.envelope import Envelope, encode_record
@@ -24,23 +20,26 @@ from capsule_manifest.errors import Refused
 from capsule_manifest.keys import b64encode
 from capsule_manifest.wire import Message, MessageType, read_messages
 
-__all__ = ["command", "receive"]
+__all__ = ["receive", "receive_stream"]
 
 _PROGRESS_MS: Final = 250
 
 
-@click.command(name="receive", epilog="Example: capsule receive < stream")
-@click.pass_obj
-def command(host: Host) -> None:
-    """Take a capsule from standard input, verify it and stage it."""
-    host.prepare()
+def receive_stream(host: Host, read_exactly: Callable[[int], bytes]) -> None:
+    """Become the only program that changes this host, and stage what comes.
+
+    Raises:
+        Failed: `host-busy`, `op-open`.
+        Refused, Failed: whatever `receive` raises.
+    """
     processes = RealProcesses()
     services = make_services(host.disk, host.layout, processes)
     lock = host.take_lock()
     try:
         # Its receipt would take the number that an open op's receipt was signed with.
-        require_decided_ops(real_effects(host.disk, host.layout))
-        messages = read_messages(sys.stdin.buffer.read)
+        if list_ops(host.disk, host.layout):
+            _require_decided_ops(host)
+        messages = read_messages(read_exactly)
         receive(host, messages, services=services, python=RealPython(processes))
     finally:
         lock.release()
@@ -76,6 +75,14 @@ def receive(
         },
     )
     return receipt
+
+
+def _require_decided_ops(host: Host) -> None:
+    # A host that was never installed on needs none of this, which is a good part of a start.
+    from capsule_installer.real import real_effects
+    from capsule_installer.settle import require_decided_ops
+
+    require_decided_ops(real_effects(host.disk, host.layout))
 
 
 def _take_frames(host: Host, messages: Iterator[Message], stage: Stage) -> None:

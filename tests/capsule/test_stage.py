@@ -91,7 +91,9 @@ class Hurried:
         self.inner, self.root, self.place = inner, inner.root, inner.place
 
     def open(self, argv, *, limits):
-        return self.inner.open(argv, limits=Limits(total_s=limits.total_s, idle_s=1.5))
+        channel = self.inner.open(argv, limits=Limits(total_s=limits.total_s, idle_s=1.5))
+        channel.limit = lambda _limits: None
+        return channel
 
 
 @pytest.fixture
@@ -131,6 +133,36 @@ def test_staging_again_sends_no_frame_and_unpacks_nothing(bench):
     assert bench.state("n1")["frames"] == frames
     assert bench.state("n1")["sessions"] == 2
     assert bench.home.latest_route(bench.policy).digest == route.digest
+
+
+class Opened:
+    """A local transport that remembers what was started; implements `Transport`."""
+
+    def __init__(self, inner, verbs):
+        self.inner, self.verbs, self.root, self.place = inner, verbs, inner.root, inner.place
+
+    def open(self, argv, *, limits):
+        self.verbs.append(" ".join(argv[1:]))
+        return self.inner.open(argv, limits=limits)
+
+
+def test_a_host_that_is_ready_is_asked_everything_over_one_stream(bench):
+    bench.stager().run(("n1",))
+    verbs = []
+    second = write_capsule(bench.tmp_path / "two.capsule", counter=2)
+    stager = bench.stager(second.folder, connect=lambda *way: Opened(connect(*way), verbs))
+    only(stager.run(("n1",))[1])
+    assert verbs == ["receive --hello"]
+
+
+def test_a_program_that_knows_no_greeting_is_asked_step_by_step(bench):
+    bench.stager().run(("n1",))
+    bench.behave("n1", old=True)
+    verbs = []
+    second = write_capsule(bench.tmp_path / "two.capsule", counter=2)
+    stager = bench.stager(second.folder, connect=lambda *way: Opened(connect(*way), verbs))
+    only(stager.run(("n1",))[1])
+    assert verbs == ["receive --hello", "hello", "receive"]
 
 
 def test_the_next_release_sends_only_what_changed(bench):

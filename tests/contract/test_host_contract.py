@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from capsule.host_records import read_hello
 from capsule.receipts_store import check_receipt
 from capsule.session import HostSession
 from capsule.transport.local import LocalTransport
@@ -101,3 +102,21 @@ def test_a_stream_that_ends_early_stages_nothing(session):
     with fails_with("wire-malformed"):
         session.ask("receive", answer="staged", stdin=b"\x01\0\0\0")
     assert session.hello().staged == ()
+
+
+def test_a_delivery_begins_with_the_hello_that_is_asked_for(session):
+    session.enrol(policy=POLICY, product="acme/hello")
+    with session.dialogue("receive", "--hello") as dialogue:
+        said = read_hello(dialogue.expect("hello"), "n1")
+        dialogue.channel.end_input()
+        dialogue.finish()
+    assert said.node == "n1"
+    assert (said.node_key, said.policy) == (session.hello().node_key, session.hello().policy)
+
+
+def test_whoever_says_nothing_after_a_hello_keeps_nobody_out(session):
+    session.enrol(policy=POLICY, product="acme/hello")
+    with session.dialogue("receive", "--hello") as silent:
+        silent.expect("hello")
+        with fails_with("wire-malformed"):  # and not `host-busy`
+            session.ask("receive", answer="staged", stdin=b"\x01\0\0\0")

@@ -10,6 +10,7 @@ it behaves by writing `ROOT/behave.json`:
     {"lie": "proof"}             a proof of another generation; "receipt": one of another op;
                                  "past": another first receipt; "key": another node key
     {"noise": true}              what a shell's start-up files print comes first
+    {"old": true}                it has never heard of `receive --hello`
 """
 
 import json
@@ -92,6 +93,8 @@ class Host:
         return getattr(self, verb)(*arguments) or 0
 
     def hello(self):
+        if self.behaviour.get("hang") == "hello":
+            time.sleep(3600)
         route = self.state.get("route")
         self.say(
             record="hello",
@@ -149,7 +152,13 @@ class Host:
         self.say(record="enrolled", node_key=b64encode(self.signer.public.spki), receipt=receipt)
         return 0
 
-    def receive(self):
+    def receive(self, *options):
+        if options and self.behaviour.get("old"):
+            return 2
+        if options:
+            self.hello()
+            if not sys.stdin.buffer.peek(1):
+                return 0
         self.state["sessions"] += 1
         self.save()
         trees, frames = {}, 0

@@ -48,6 +48,13 @@ class Ended:
 class Channel(Protocol):
     """One running program on a host. Used by one thread; leaving the context ends it."""
 
+    def limit(self, limits: Limits) -> None:
+        """Let these deadlines hold, counted from now on; those of `open` stay the host's own.
+
+        For an answer that must come at once at the beginning of something long.
+        """
+        ...
+
     def write(self, data: bytes | memoryview) -> bool:
         """Send all of `data`, reading meanwhile; False once the program no longer reads.
 

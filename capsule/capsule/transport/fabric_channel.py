@@ -64,11 +64,15 @@ class FabricChannel:
             return None
         self._output[:0] = rest
         self._errors.clear()
+        self.limit(limits)
+        return bytes(self._before)
+
+    def limit(self, limits: Limits) -> None:
+        """Let these deadlines hold, counted from now on."""
         self._limits = limits
         self._started = self._moved = time.monotonic()
         self._watchdog.cancel()
         self._watchdog = self._watch()
-        return bytes(self._before)
 
     def noise(self) -> str:
         """Return what the host printed before the mark."""

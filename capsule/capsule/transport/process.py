@@ -73,9 +73,13 @@ class ProcessChannel:
             return None
         self._outputs[self._stdout][:0] = rest
         self._outputs[self._stderr].clear()
+        self.limit(limits)
+        return bytes(self._before)
+
+    def limit(self, limits: Limits) -> None:
+        """Let these deadlines hold, counted from now on."""
         self._limits = limits
         self._started = self._moved = time.monotonic()
-        return bytes(self._before)
 
     def noise(self) -> str:
         """Return what the host printed before the mark."""
