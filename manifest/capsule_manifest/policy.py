@@ -44,6 +44,7 @@ POLICY_TYPE: Final = "application/vnd.capsule.policy.v1+json"
 CLAIMS: Final = frozenset({"repository_id", "repository_owner_id", "runner"})
 """The numbers of a repository and its owner, which outlive a change of their names; the runner."""
 NAMED_BY_POLICY: Final = ("release", "route", "trust")
+_LAST_S: Final = 253_402_300_799  # the last second that a calendar of four digits has
 _LIMITS = Limits(size_bytes_max=1024 * 1024, depth_max=6, values_max=65536)
 
 
@@ -239,7 +240,7 @@ def decode_policy(raw: bytes, *, where: str = "trust policy") -> Policy:
         identities=document.named("identities", _read_identity),
         trusted_root=document.optional_sha256("trusted_root"),
         downgrades=document.items("downgrades", _read_downgrade),
-        issued_s=document.integer("issued_s"),
+        issued_s=document.integer("issued_s", most=_LAST_S),
         max_age_s=document.optional_integer("max_age_s", least=1),
     )
     document.end()

@@ -159,13 +159,7 @@ class TrustFolder:
         issued = datetime.fromtimestamp(current.issued_s, tz=UTC)
         last = max(self.accepted() or issued, issued)
         if now < last:
-            raise Refused(
-                "trust-clock-behind",
-                "this machine's clock is behind what was accepted before",
-                expected=f"{_text(last)} or later",
-                got=_text(now),
-                where=self.folder,
-            )
+            raise _clock_behind("what was accepted before", last, now, self.folder)
 
     def _refresh(
         self, current: Policy, medium: Medium, work: Path, now: datetime
@@ -220,6 +214,10 @@ class TrustFolder:
                 got=digest or "none",
                 where=medium.folder,
             )
+        issued = datetime.fromtimestamp(policy.issued_s, tz=UTC)
+        if now < issued:
+            # A clock behind what the owners signed can't say whether the medium is fresh.
+            raise _clock_behind("the policy that the medium brings", issued, now, medium.folder)
         over_s = policy.stale_s(int(now.timestamp()))
         if over_s is not None:
             ended = datetime.fromtimestamp(now.timestamp() - over_s, tz=UTC)
@@ -346,6 +344,16 @@ def _expired(what: str, ended: datetime, now: datetime, where: str) -> Refused:
         "trust-expired",
         f"trust on the medium has expired: {what}",
         expected=f"a time before {_text(ended)}",
+        got=_text(now),
+        where=where,
+    )
+
+
+def _clock_behind(what: str, least: datetime, now: datetime, where: Path) -> Refused:
+    return Refused(
+        "trust-clock-behind",
+        f"this machine's clock is behind {what}",
+        expected=f"{_text(least)} or later",
         got=_text(now),
         where=where,
     )

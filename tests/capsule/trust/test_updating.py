@@ -403,6 +403,17 @@ def test_a_clock_that_went_back_since_the_last_update_is_refused(world):
     assert "2026-11-29 12:00:00 UTC" in str(caught.value)
 
 
+def test_a_clock_behind_the_policy_that_is_brought_is_refused_and_not_taken_for_fresh(world):
+    """It is later than all that was accepted, but not right: the owners signed in its future."""
+    issued = int((NOW + 9 * DAY).timestamp())
+    world.write(replace(policy(2), issued_s=issued), now=NOW + 9 * DAY)
+    with refused("trust-clock-behind", TIME) as caught:
+        world.update(NOW + DAY)
+    assert "2026-12-08 12:00:00 UTC" in str(caught.value)
+    assert "2026-11-30 12:00:00 UTC" in str(caught.value)
+    assert world.update(NOW + 9 * DAY).policy.issued_s == issued
+
+
 def test_a_policy_past_its_own_age_is_refused_as_expired(world):
     world.write(replace(policy(2), max_age_s=3600))
     with refused("trust-expired", TIME):
