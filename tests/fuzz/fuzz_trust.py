@@ -1,4 +1,6 @@
-"""Feed damaged trust to whoever takes it: media, policy updates, signed routes and orders.
+"""Feed damaged trust to whoever takes it: media, policies, bundles, signed routes and orders.
+
+Half of the targets damage what was signed; half sign what was damaged.
 
     python tests/fuzz/fuzz_trust.py --seconds 60 --seed 1
     python tests/fuzz/fuzz_trust.py --seed 1 --case 4711      (one case again)

@@ -26,6 +26,7 @@ from capsule_manifest.route import ROUTE_TYPE, encode_route
 from capsule_manifest.trust import verify_release
 from capsule_manifest.trust_orders import VerifiedRoute, verify_confirm, verify_order, verify_route
 from support import documents
+from support.insider_fuzzing import insider_targets
 from support.mutation import mutate_bytes, mutate_json
 from support.trust_media import pinned, policy, write
 
@@ -44,13 +45,14 @@ class TrustFuzzer:
         self.failure = ""
         # The metadata must be fresh by the clock of the machine that fuzzes.
         self._now = utc_now().replace(microsecond=0)
-        self._targets: dict[str, Callable[[random.Random], object]] = {
+        self.targets: dict[str, Callable[[random.Random], object]] = {
             "medium": self._medium,
             "update": self._update,
             "route": self._record(_ROUTE, _take_route),
             "order": self._record(_ORDER, _take_order),
             "confirm": self._record(_CONFIRM, _take_confirm),
             "bundle": self._bundle,
+            **insider_targets(self._now),
         }
 
     def run(self, seconds: float) -> None:
@@ -62,10 +64,10 @@ class TrustFuzzer:
     def case(self, number: int) -> None:
         """Run one case."""
         rng = random.Random(f"{self.seed}/{number}")
-        name = rng.choice(sorted(self._targets))
+        name = rng.choice(sorted(self.targets))
         self.cases += 1
         try:
-            self._targets[name](rng)
+            self.targets[name](rng)
         except CapsuleError as error:
             render(error)
             self.ended[name, error.error_id] += 1
