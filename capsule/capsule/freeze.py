@@ -6,8 +6,8 @@ digest, whatever signature is made over it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from capsule.inventory import Fleet
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.envelope import encode_record, sign
 from capsule_manifest.errors import Refused
@@ -15,6 +15,10 @@ from capsule_manifest.keys import PublicKey, Signer
 from capsule_manifest.policy import Policy, encode_policy
 from capsule_manifest.route import ROUTE_TYPE, Route, RouteNode, encode_route
 from capsule_manifest.trust_orders import VerifiedRoute, verify_route
+
+if TYPE_CHECKING:
+    # Most commands go by the route and never read an inventory, which takes a third of their start.
+    from capsule.inventory import Fleet
 
 __all__ = ["FrozenRoute", "freeze", "freeze_and_sign"]
 
@@ -38,7 +42,7 @@ class FrozenRoute:
 
 
 def freeze(
-    fleet: Fleet,
+    fleet: "Fleet",
     *,
     policy: Policy,
     controllers: tuple[PublicKey, ...],

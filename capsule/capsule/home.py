@@ -8,11 +8,10 @@ copies of all receipts. Nothing here is secret but the names of hosts; nothing h
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from capsule.durable import exclusive, make_folder, publish_once, read_bounded, replace_file
 from capsule.freeze import FrozenRoute, freeze, freeze_and_sign
-from capsule.inventory import Fleet
 from capsule.receipts_store import ReceiptCopies
 from capsule_manifest.canonical import DEFAULT_LIMITS, decode, encode
 from capsule_manifest.envelope import decode_record
@@ -22,6 +21,9 @@ from capsule_manifest.keys import PublicKey, Signer, b64decode, b64encode, publi
 from capsule_manifest.policy import Policy
 from capsule_manifest.route import ROUTE_LIMITS
 from capsule_manifest.trust_orders import verify_route
+
+if TYPE_CHECKING:
+    from capsule.inventory import Fleet
 
 __all__ = ["ProductHome", "default_home", "freeze_fleet"]
 
@@ -165,7 +167,7 @@ class ProductHome:
 
 def freeze_fleet(
     home: ProductHome,
-    fleet: Fleet,
+    fleet: "Fleet",
     *,
     policy: Policy,
     controllers: tuple[PublicKey, ...],

@@ -12,9 +12,10 @@ from typing import Final
 from capsule.host_records import Hello, HostRecord, host_error, read_hello
 from capsule.transport.base import EXIT_NOT_FOUND, QUICK, Channel, Limits, Transport
 from capsule_manifest.canonical import JsonValue, encode
-from capsule_manifest.errors import Failed, Refused
+from capsule_manifest.errors import ExitCode, Failed, Refused
 from capsule_manifest.fields import Object
 from capsule_manifest.keys import PublicKey, b64decode, b64encode, public_key
+from capsule_manifest.survey import Survey, decode_survey
 from capsule_manifest.wire import RecordReader
 
 __all__ = ["Dialogue", "HostSession", "host_program"]
@@ -52,8 +53,9 @@ class Dialogue:
         """Wait for the next record; None when the verb ended well.
 
         Raises:
-            CapsuleError: what the host reported; `host-program-missing`, `host-program-failed` when
-                it ended badly without saying why; `transport-deadline`, `wire-malformed`.
+            CapsuleError: what the host reported; `host-program-missing`, `host-verb-unknown`,
+                `host-program-failed` when it ended badly without saying why; `transport-deadline`,
+                `wire-malformed`.
         """
         while not self._pending:
             data = self.channel.read()
@@ -113,6 +115,15 @@ class Dialogue:
             raise Failed(
                 "host-program-missing", "the host has no program", got=said, where=self._node
             )
+        if ended.exit_code == ExitCode.USAGE:
+            # The words are ours, so it is not they that are wrong.
+            raise Failed(
+                "host-verb-unknown",
+                "the host's program is older than this controller and doesn't know its question",
+                expected=f"the verb {self._verb}",
+                got=said[-_NOISE_SHOWN:],
+                where=self._node,
+            )
         raise Failed(
             "host-program-failed",
             f"the host's program ended without an answer to {self._verb}",
@@ -161,6 +172,14 @@ class HostSession:
     def hello(self) -> Hello:
         """Ask the host who and how it is. Raises: as `ask`, and as `read_hello`."""
         return read_hello(self.ask("hello", answer="hello"), self.node)
+
+    def survey(self) -> Survey:
+        """Have the host say what it is and runs, in one answer that changes nothing there.
+
+        Raises: as `ask`, and as `decode_survey`.
+        """
+        record = self.ask("survey", answer="survey")
+        return decode_survey(encode(record.get("survey")), where=f"survey of {self.node}")
 
     def enrol(self, *, policy: bytes, product: str) -> tuple[PublicKey, bytes]:
         """Give the host its name and first policy; return its key and its signed receipt.

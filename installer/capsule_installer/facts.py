@@ -4,7 +4,6 @@ Facts are read, never guessed: what can't be read is said to be empty and then m
 """
 
 import os
-import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,7 +75,7 @@ class RealMachine:
 
     def nonce(self) -> str:
         """Return 128 bits of the kernel's randomness."""
-        return secrets.token_hex(16)
+        return os.urandom(16).hex()
 
 
 def _glibc() -> str:

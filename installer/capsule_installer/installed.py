@@ -67,7 +67,7 @@ class Installation:
 
 def installed_marker_path(layout: Layout) -> str:
     """Return where the marker of the current generation lies."""
-    return f"{layout.state}/installed.json"
+    return layout.installed_marker
 
 
 def encode_installed_marker(signer: Signer, new: Installation, order: Order) -> bytes:

@@ -18,6 +18,10 @@ def _main() -> int:
     sys.path.append(site)
 
     match sys.argv[1:]:
+        case ["--root", root, "survey"]:
+            from capsule_installer.quick import answer
+
+            return answer(root)
         case ["--root", root, "receive", "--hello"]:
             from capsule_installer.greet import answer as take
 

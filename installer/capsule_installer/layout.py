@@ -69,6 +69,11 @@ class Layout:
         return self.opt + "/previous"
 
     @property
+    def installed_marker(self) -> str:
+        """The host's signed word of what is current; absent before the first install."""
+        return self.state + "/installed.json"
+
+    @property
     def launcher(self) -> str:
         """The shell program that starts a runtime."""
         return self.opt + "/bin/capsule"

@@ -5,13 +5,15 @@ its capsule is staged, its files are hashed, given names in the store, and so ne
 """
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from capsule_installer.disk import Disk, FileKind
 from capsule_installer.layout import Layout
-from capsule_installer.store import ObjectStore, hash_file
 from capsule_manifest.digest import ObjectId
-from capsule_manifest.tree import Tree
+
+if TYPE_CHECKING:
+    from capsule_installer.store import ObjectStore
+    from capsule_manifest.tree import Tree
 
 __all__ = ["adopt_runtime", "running_runtime", "runtime_name"]
 
@@ -30,8 +32,11 @@ def running_runtime(layout: Layout) -> str | None:
     return folder if rest and _NAME.fullmatch(folder) else None
 
 
-def adopt_runtime(disk: Disk, layout: Layout, store: ObjectStore, tree: Tree) -> None:
+def adopt_runtime(disk: Disk, layout: Layout, store: "ObjectStore", tree: "Tree") -> None:
     """Give what is right of an unpacked runtime a name in the store. Raises: `disk-*`."""
+    # Every verb asks for the running runtime; only staging needs the store.
+    from capsule_installer.store import hash_file
+
     folder = f"{layout.runtimes}/{runtime_name(tree.root)}"
     for entry in tree.entries:
         if entry.object is None or store.find(entry.object, entry.size_bytes) is not None:

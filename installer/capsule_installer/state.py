@@ -5,7 +5,7 @@ stopped one leaves nothing behind that a file does not say. Writers hold the hos
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from capsule_installer.disk import Disk, FileKind
 from capsule_installer.fsops import keep_name, publish_once, replace_file
@@ -15,9 +15,11 @@ from capsule_manifest.envelope import Envelope, decode_record, encode_record
 from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.fields import root_object
 from capsule_manifest.keys import PublicKey
-from capsule_manifest.policy import Policy, decode_policy
 from capsule_manifest.records import MARKER_TYPE, Marker, decode_marker
-from capsule_manifest.trust_orders import VerifiedRoute, verify_route
+
+if TYPE_CHECKING:
+    from capsule_manifest.policy import Policy
+    from capsule_manifest.trust_orders import VerifiedRoute
 
 __all__ = ["Enrolment", "HostState"]
 
@@ -89,8 +91,11 @@ class HostState:
         """Return the trust policy's bytes, None before enrolment. Raises: `disk-*`."""
         return self._read(self._layout.policy, _POLICY_BYTES_MAX)
 
-    def policy(self) -> Policy:
+    def policy(self) -> "Policy":
         """Return the trust policy. Raises: `host-not-enrolled`, as `decode_policy`."""
+        # Imported where it is needed: a survey reads the state of every host and no policy.
+        from capsule_manifest.policy import decode_policy
+
         raw = self.policy_bytes()
         if raw is None:
             raise Failed(
@@ -112,8 +117,10 @@ class HostState:
         raw = self._read(path, _RECORD_BYTES_MAX)
         return None if raw is None else decode_record(raw, where=path)
 
-    def route(self, policy: Policy) -> VerifiedRoute | None:
+    def route(self, policy: "Policy") -> "VerifiedRoute | None":
         """Return the last route, verified again under `policy`. Raises: as `verify_route`."""
+        from capsule_manifest.trust_orders import verify_route
+
         envelope = self.route_envelope()
         return None if envelope is None else verify_route(policy, envelope)
 

@@ -156,7 +156,7 @@ def test_nothing_that_decides_on_a_host_reads_or_sets_the_time_of_day():
         for module in modules("manifest", "installer")
         if "wall_ms" in imported_from(module.tree, "capsule_installer.clock")
     ]
-    assert users == ["installer/capsule_installer/surfaces.py"]
+    assert users == ["installer/capsule_installer/survey.py"]
 
 
 def imported_from(tree, name):

@@ -1,12 +1,9 @@
 """Repair writes a missing marker from agreeing evidence, and from nothing less."""
 
-from pathlib import Path
-
 import pytest
 
 from capsule_installer.installed import installed_marker_path, read_installed_marker
 from capsule_installer.repair import repair_marker
-from capsule_installer.surfaces import RETIRED_SETTINGS
 from capsule_manifest.envelope import decode_record, sign
 from capsule_manifest.keys import b64decode
 from capsule_manifest.records import decode_receipt
@@ -128,35 +125,3 @@ def test_a_process_of_another_generation_or_none_is_refused(installed):
     lose_marker(host)
     host.stop_services()
     refused(host, marker, "process of hello.service")
-
-
-def test_preflight_reads_every_surface_and_changes_nothing(installed):
-    host, marker = installed
-    before = snapshot(host)
-    code, records = host.run("identity")
-    assert code == 0
-    (said,) = records
-    assert said["marker"]["state"] == "signed"
-    assert said["marker"]["generation"] == said["current"] == marker.generation
-    assert said["receipt"]["current"] == marker.generation
-    assert said["units"]["hello.service"]["generation"] == marker.generation
-    assert said["files"] == []
-    assert snapshot(host) == before
-    assert read_installed_marker(host.disk, host.layout, host.signer.public) is not None
-
-
-@pytest.mark.parametrize("setting", RETIRED_SETTINGS)
-def test_a_setting_of_a_retired_mechanism_is_reported_as_ignored(host, setting):
-    argv = f"/usr/bin/env {setting}=7 {Build(counter=1).argv}"
-    assert host.install(host.stage(Build(counter=1, argv=argv)), op_id=OP)[0] == 0
-    _, (said,) = host.run("identity")
-    assert said["ignored"] == [{"unit": "hello.service", "setting": setting}]
-
-
-def snapshot(host):
-    """Return every name of the host with its mode, times and size."""
-    found = {}
-    for path in sorted(Path(host.root).rglob("*")):
-        stat = path.lstat()
-        found[str(path)] = (stat.st_mode, stat.st_mtime_ns, stat.st_size, stat.st_ino)
-    return found

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from capsule_manifest import orders, policy, records, release, route
+from capsule_manifest import orders, policy, records, release, route, survey
 from capsule_manifest.canonical import decode, encode
 from capsule_manifest.errors import Refused
 from support import documents as make
@@ -23,6 +23,8 @@ CASES: dict[str, tuple[Callable[[], object], Callable[..., bytes], Callable[...,
     "proof": (make.make_proof, records.encode_proof, records.decode_proof),
     "outcome": (make.make_outcome, records.encode_outcome, records.decode_outcome),
     "receipt": (make.make_receipt, records.encode_receipt, records.decode_receipt),
+    "survey": (make.make_survey, survey.encode_survey, survey.decode_survey),
+    "survey-full": (make.make_full_survey, survey.encode_survey, survey.decode_survey),
 }
 
 
@@ -75,6 +77,8 @@ OPEN_MAPS = {
     "counts",
     "details",
     "claims",
+    "pythons",
+    "units",
 }
 
 

@@ -27,6 +27,7 @@ from capsule_manifest import (
     route,
     signers,
     statements,
+    survey,
     tree,
     wire,
 )
@@ -195,6 +196,16 @@ def _requests() -> list[tuple[str, bytes, Callable[..., object], Callable[..., b
     ]
 
 
+def _surveys() -> list[tuple[str, bytes, Callable[..., object], Callable[..., bytes]]]:
+    whole, full = documents.make_survey(), documents.make_full_survey()
+    return [
+        (name, survey.encode_survey(sample), survey.decode_survey, survey.encode_survey)
+        for name, sample in (
+            ("survey.decode_survey", whole), ("survey.decode_survey in full", full)
+        )
+    ]  # fmt: skip
+
+
 def _documents() -> list[Decoder]:
     make = documents
     both = (mutate_json, mutate_bytes)
@@ -249,6 +260,7 @@ def _documents() -> list[Decoder]:
             records.encode_receipt,
         ),
         *_requests(),
+        *_surveys(),
         (
             "canonical.decode",
             release.encode_release(make.make_release()),

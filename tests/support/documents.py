@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from capsule_manifest.digest import CapsuleId, object_id, sha256_text
 from capsule_manifest.envelope import IN_TOTO, encode_bundle, sign
+from capsule_manifest.keys import b64encode
 from capsule_manifest.orders import Confirm, Order
 from capsule_manifest.policy import AuthorityRule, Downgrade, Identity, Policy, PolicyKey
 from capsule_manifest.records import Marker, Outcome, Proof, Receipt, Step, UnitProof
@@ -23,6 +24,16 @@ from capsule_manifest.release import (
 )
 from capsule_manifest.route import Endpoint, Hop, Route, RouteNode, Waiver
 from capsule_manifest.statements import ReleaseClaim, release_statement
+from capsule_manifest.survey import (
+    ChangedFile,
+    GenerationSurface,
+    MarkerSurface,
+    ReceiptSurface,
+    Setting,
+    Survey,
+    UnitSurface,
+    Unreadable,
+)
 from support.signing import FixedSigner
 
 RELEASE_KEY = FixedSigner("ci")
@@ -296,6 +307,76 @@ def make_receipt() -> Receipt:
         violations=(),
         counts={"objects": 3},
         details={"by": "confirm"},
+    )
+
+
+def make_unit_surface() -> UnitSurface:
+    """Return a service that runs what is current."""
+    return UnitSurface(
+        fragment="same",
+        active=True,
+        pid=41,
+        invocation_id="i" * 32,
+        generation="7-01234567",
+        commit="c" * 40,
+        expected_commit="c" * 40,
+        is_service=True,
+    )
+
+
+def make_survey() -> Survey:
+    """Return a host on which everything agrees."""
+    return Survey(
+        installer="0.1.0",
+        runtime="0badcafe",
+        node="n1",
+        node_key=b64encode(NODE_KEY.public.spki),
+        machine="x86_64",
+        machine_id="d" * 32,
+        glibc="2.36",
+        pythons={"3.11": "/usr/bin/python3.11"},
+        service_manager="systemd",
+        guard_levels=("L0",),
+        boot_id="b1",
+        boot_ms=1_000,
+        wall_ms=1_700_000_000_000,
+        free_bytes=2**33,
+        free_inodes=1_000_000,
+        noexec=False,
+        ballast=True,
+        policy=sha256_text(b"policy"),
+        counter_floor=7,
+        fence=3,
+        route=sha256_text(b"route"),
+        staged=("7-01234567",),
+        open_op=None,
+        hold=None,
+        current="7-01234567",
+        previous="6-89abcdef",
+        marker=MarkerSurface(
+            state="signed", generation="7-01234567", previous="6-89abcdef", capsule=CAPSULE
+        ),
+        generation=GenerationSurface(manifest=CAPSULE, staged=CAPSULE),
+        receipt=ReceiptSurface(
+            sequence=2, result="committed", current="7-01234567", capsule=CAPSULE, op_id=OP_ID
+        ),
+        units={"web.service": make_unit_surface()},
+        files=(),
+        ignored=(),
+        unreadable=(),
+    )
+
+
+def make_full_survey() -> Survey:
+    """Return a host of which every surface has something to say."""
+    return replace(
+        make_survey(),
+        open_op=OP_ID,
+        hold=f"op {OP_ID}",
+        marker=MarkerSurface(state="unsafe", why="has 2 names"),
+        files=(ChangedFile(target="/etc/x", expected="blake3:" + "0" * 64, got="absent"),),
+        ignored=(Setting(unit="web.service", setting="OLD"),),
+        unreadable=(Unreadable(surface="fence", why="state-malformed"),),
     )
 
 

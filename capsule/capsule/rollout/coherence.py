@@ -7,13 +7,12 @@ the marker alone, with everything else in agreement, is repairable.
 Source: design, section 9 ("Markers and identity"); `docs/reference/identity.md`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from capsule.host_records import HostRecord
-from capsule_manifest.canonical import JsonValue
 from capsule_manifest.orders import ABSENT
+from capsule_manifest.survey import GenerationSurface, Survey
 
 __all__ = ["Coherence", "Disagreement", "Judged", "judge"]
 
@@ -54,29 +53,30 @@ class Judged:
     disagreements: tuple[Disagreement, ...]
 
 
-def judge(node: str, pinned_key: str | None, record: HostRecord) -> Judged:
-    """Return the class of a host that answered with an `identity` record.
+def judge(node: str, pinned_key: str | None, survey: Survey) -> Judged:
+    """Return the class of a host that answered with a survey.
 
     `pinned_key` is the key that the controller met the node with, base64 of its SPKI.
     """
-    current = _text(record.get("current"))
-    foreign = tuple(_strangeness(node, pinned_key, record))
+    current = survey.current
+    # First: a host whose key can't be read is not yet another host.
+    unread = tuple(_unreadable(survey))
+    if unread:
+        return _judged(Coherence.CONTRADICTORY, current, unread, serving=_serves(survey))
+    foreign = tuple(_strangeness(node, pinned_key, survey))
     if foreign:
         return _judged(Coherence.FOREIGN, current, foreign, serving=False)
-    marker = _map(record.get("marker"))
-    receipt = _map(record.get("receipt"))
-    found = tuple(_disagreements(record, marker, receipt, current))
-    nothing = current == ABSENT and marker.get("state") == "absent"
-    if nothing and not found:
-        return _judged(Coherence.FRESH, current, (), serving=False)
-    missing = marker.get("state") == "absent"
+    found = tuple(_disagreements(survey))
+    missing = survey.marker.state == "absent"
     if found:
-        return _judged(Coherence.CONTRADICTORY, current, found, serving=_serves(record))
+        return _judged(Coherence.CONTRADICTORY, current, found, serving=_serves(survey))
+    if missing and current == ABSENT:
+        return _judged(Coherence.FRESH, current, (), serving=False)
     if missing:
-        lack = tuple(_missing_evidence(record, receipt, current))
+        lack = tuple(_missing_evidence(survey))
         kind = Coherence.CONTRADICTORY if lack else Coherence.REPAIRABLE
-        return _judged(kind, current, lack, serving=_serves(record))
-    return _judged(Coherence.COHERENT, current, (), serving=_serves(record))
+        return _judged(kind, current, lack, serving=_serves(survey))
+    return _judged(Coherence.COHERENT, current, (), serving=_serves(survey))
 
 
 def _judged(
@@ -85,104 +85,97 @@ def _judged(
     return Judged(coherence=coherence, serving=serving, current=current, disagreements=found)
 
 
-def _strangeness(node: str, pinned_key: str | None, record: HostRecord) -> Iterator[Disagreement]:
-    said, key = record.get("node"), record.get("node_key")
-    if said is None and pinned_key is None:
+def _unreadable(survey: Survey) -> Iterator[Disagreement]:
+    for item in survey.unreadable:
+        yield _differ(f"the {item.surface}", item.why, "a whole host", "something that can be read")
+
+
+def _strangeness(node: str, pinned_key: str | None, survey: Survey) -> Iterator[Disagreement]:
+    if survey.node is None and pinned_key is None:
         return
-    if said != node:
-        yield _differ("the host's enrolment", _text(said), "the route", node)
-    if key != pinned_key:
+    if survey.node != node:
+        yield _differ("the host's enrolment", _text(survey.node), "the route", node)
+    if survey.node_key != pinned_key:
         yield _differ(
-            "the host's node key", _short(key), "the key at first contact", _short(pinned_key)
-        )
+            "the host's node key", _short(survey.node_key),
+            "the key at first contact", _short(pinned_key),
+        )  # fmt: skip
 
 
-def _disagreements(
-    record: HostRecord,
-    marker: Mapping[str, JsonValue],
-    receipt: Mapping[str, JsonValue],
-    current: str,
-) -> Iterator[Disagreement]:
+def _disagreements(survey: Survey) -> Iterator[Disagreement]:
     """Compare each surface with the `current` link, which decides what would be started."""
-    state = marker.get("state")
-    if state in {"unsafe", "invalid"}:
+    marker, current, link = survey.marker, survey.current, "the current link"
+    if marker.state in {"unsafe", "invalid"}:
         yield _differ(
-            "the installed marker", f"{state}: {_text(marker.get('why'))}", "a marker must be",
+            "the installed marker", f"{marker.state}: {_text(marker.why)}", "a marker must be",
             "a signed file of the host's own user with one name",
         )  # fmt: skip
-    link = "the current link"
-    if state == "signed":
-        if marker.get("generation") != current:
-            yield _differ("the installed marker", _text(marker.get("generation")), link, current)
-        elif marker.get("previous") != record.get("previous"):
+    if marker.state == "signed":
+        if marker.generation != current:
+            yield _differ("the installed marker", _text(marker.generation), link, current)
+        elif marker.previous != survey.previous:
             yield _differ(
-                "the installed marker's previous", _text(marker.get("previous")),
-                "the previous link", _text(record.get("previous")),
+                "the installed marker's previous", _text(marker.previous),
+                "the previous link", survey.previous,
             )  # fmt: skip
-    generation = _map(record.get("generation"))
-    if generation and state == "signed" and marker.get("generation") == current:
-        for name in ("manifest", "staged"):
-            if generation.get(name) != marker.get("capsule"):
+    if survey.generation and marker.state == "signed" and marker.generation == current:
+        for name, said in _said(survey.generation):
+            if said != marker.capsule:
                 yield _differ(
-                    f"the generation's {name}", _text(generation.get(name)),
-                    "the installed marker", _text(marker.get("capsule")),
+                    f"the generation's {name}", _text(said),
+                    "the installed marker", _text(marker.capsule),
                 )  # fmt: skip
-    if receipt and receipt.get("current") != current and record.get("open_op") is None:
-        yield _differ("the last receipt", _text(receipt.get("current")), link, current)
-    yield from _unit_disagreements(record, current)
-    for file in _list(record.get("files")):
-        item = _map(file)
-        yield _differ(
-            f"the managed file {_text(item.get('target'))}", _text(item.get("got")),
-            "the generation", _text(item.get("expected")),
-        )  # fmt: skip
+    receipt = survey.receipt
+    if receipt and receipt.current != current and survey.open_op is None:
+        yield _differ("the last receipt", receipt.current, link, current)
+    yield from _unit_disagreements(survey)
+    for file in survey.files:
+        yield _differ(f"the managed file {file.target}", file.got, "the generation", file.expected)
 
 
-def _unit_disagreements(record: HostRecord, current: str) -> Iterator[Disagreement]:
-    for name, value in _map(record.get("units")).items():
-        unit = _map(value)
-        if unit.get("fragment") != "same":
-            yield _differ(
-                f"the unit file {name}", _text(unit.get("fragment")), "the generation", "its own"
-            )
-        if not unit.get("pid") or not unit.get("is_service"):
+def _said(generation: GenerationSurface) -> tuple[tuple[str, str | None], ...]:
+    return ("manifest", generation.manifest), ("staged", generation.staged)
+
+
+def _unit_disagreements(survey: Survey) -> Iterator[Disagreement]:
+    for name, unit in survey.units.items():
+        if unit.fragment != "same":
+            yield _differ(f"the unit file {name}", unit.fragment, "the generation", "its own")
+        if not unit.pid or not unit.is_service:
             continue
-        if unit.get("generation") != current:
+        if unit.generation != survey.current:
             yield _differ(
-                f"the process of {name}", _text(unit.get("generation")), "the current link", current
-            )
-        elif unit.get("commit") != unit.get("expected_commit"):
-            yield _differ(
-                f"the commit of {name}", _text(unit.get("commit")),
-                "the generation", _text(unit.get("expected_commit")),
+                f"the process of {name}", _text(unit.generation),
+                "the current link", survey.current,
             )  # fmt: skip
+        elif unit.commit != unit.expected_commit:
+            yield _differ(
+                f"the commit of {name}", _text(unit.commit), "the generation", unit.expected_commit
+            )
 
 
-def _missing_evidence(
-    record: HostRecord, receipt: Mapping[str, JsonValue], current: str
-) -> Iterator[Disagreement]:
+def _missing_evidence(survey: Survey) -> Iterator[Disagreement]:
     """Name what a repair of an absent marker would lack."""
-    generation = _map(record.get("generation"))
-    manifest, staged = generation.get("manifest"), generation.get("staged")
+    generation, receipt = survey.generation, survey.receipt
+    manifest = None if generation is None else generation.manifest
+    staged = None if generation is None else generation.staged
     wanted = "to prove the marker"
     if manifest is None or manifest != staged:
         yield _differ(
             "the generation's manifest", _text(manifest), "its signed stage marker", _text(staged)
         )
-    if receipt.get("result") != "committed" or receipt.get("capsule") != manifest:
-        yield _differ(
-            "the last receipt", _text(receipt.get("result")), wanted, f"committed {current}"
-        )
-    if not _serves(record):
-        yield _differ("the running process", "none of the generation's", wanted, current)
+    if receipt is None or receipt.result != "committed" or receipt.capsule != manifest:
+        said = None if receipt is None else receipt.result
+        yield _differ("the last receipt", _text(said), wanted, f"committed {survey.current}")
+    if not _serves(survey):
+        yield _differ("the running process", "none of the generation's", wanted, survey.current)
 
 
-def _serves(record: HostRecord) -> bool:
-    units = _map(record.get("units"))
+def _serves(survey: Survey) -> bool:
     return (
-        bool(units)
-        and record.get("hold") is None
-        and all(bool(_map(unit).get("active")) for unit in units.values())
+        bool(survey.units)
+        and survey.hold is None
+        and all(unit.active for unit in survey.units.values())
     )
 
 
@@ -190,17 +183,9 @@ def _differ(surface: str, says: str, other: str, other_says: str) -> Disagreemen
     return Disagreement(surface=surface, says=says, other=other, other_says=other_says)
 
 
-def _map(value: JsonValue) -> Mapping[str, JsonValue]:
-    return value if isinstance(value, Mapping) else {}
+def _text(value: str | None) -> str:
+    return "nothing" if value is None else value
 
 
-def _list(value: JsonValue) -> list[JsonValue]:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: JsonValue) -> str:
-    return "nothing" if value is None else str(value)
-
-
-def _short(key: JsonValue) -> str:
-    return "none" if key is None else f"…{str(key)[-16:]}"
+def _short(key: str | None) -> str:
+    return "none" if key is None else f"…{key[-16:]}"

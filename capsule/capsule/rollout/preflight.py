@@ -9,13 +9,12 @@ Source: design, section 9 ("Markers and identity"); issue of the real rollout, p
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from capsule.fleet_work import for_each_node
 from capsule.freeze import FrozenRoute
 from capsule.home import ProductHome
-from capsule.host_records import HostRecord
 from capsule.payload import Payload
 from capsule.rollout.coherence import Coherence, Judged, judge
 from capsule.session import HostSession
@@ -26,6 +25,7 @@ from capsule_manifest.errors import CapsuleError, ExitCode, Refused
 from capsule_manifest.fields import Object, root_object
 from capsule_manifest.keys import b64encode
 from capsule_manifest.route import Endpoint
+from capsule_manifest.survey import Survey
 
 __all__ = [
     "Finding",
@@ -74,8 +74,9 @@ class Preflight:
 
     @property
     def digest(self) -> str:
-        """Return what names this result: everything in it but when it was made."""
-        return sha256_text(encode({**_document(self), "made_ms": 0}))
+        """Return what names this result: everything in it but when it was made, and the notes."""
+        decided = {node: replace(finding, notes=()) for node, finding in self.nodes.items()}
+        return sha256_text(encode(_document(replace(self, made_ms=0, nodes=decided))))
 
     @property
     def exit_code(self) -> ExitCode:
@@ -112,48 +113,47 @@ class Surveyor:
         endpoint = self.route.route.nodes[node].endpoint
         session = HostSession(self.connect(endpoint, node), node=node)
         asked = time.monotonic()
-        record = session.ask("identity", answer="identity")
+        survey = session.survey()
         took_ms = int((time.monotonic() - asked) * 1000)
         pinned = self.home.node_key(node)
-        judged = judge(node, None if pinned is None else b64encode(pinned.spki), record)
-        skew_ms = abs(Object(record, node).integer("wall_ms") - self.now_ms())
+        judged = judge(node, None if pinned is None else b64encode(pinned.spki), survey)
+        skew_ms = abs(survey.wall_ms - self.now_ms())
         return Finding(
             coherence=judged.coherence,
             serving=judged.serving,
             current=judged.current,
-            fence=Object(record, node).integer("fence"),
+            fence=survey.fence,
             disagreements=tuple(item.text for item in judged.disagreements),
-            problems=tuple(self._problems(node, record, judged)),
-            notes=tuple(_notes(record, skew_ms, took_ms)),
+            problems=tuple(self._problems(node, survey, judged)),
+            notes=tuple(_notes(survey, skew_ms, took_ms)),
         )
 
-    def _problems(self, node: str, record: HostRecord, judged: Judged) -> list[str]:
+    def _problems(self, node: str, survey: Survey, judged: Judged) -> list[str]:
         found = []
         remedy = _REMEDIES.get(judged.coherence)
         if remedy is not None:
             found.append(f"{judged.coherence}: {remedy}")
         entry = self.route.route.nodes[node]
-        item = Object(record, node)
         generation = self.payload.generation
-        if item.optional_text("route") != self.route.digest:
+        if survey.route != self.route.digest:
             found.append("staged under another route: run `capsule stage`")
-        elif generation not in item.texts("staged") and judged.current != generation:
+        elif generation not in survey.staged and judged.current != generation:
             found.append(f"{generation} is not staged: run `capsule stage`")
-        if item.optional_text("open_op") is not None:
+        if survey.open_op is not None:
             found.append("an op is open on the host: wait for its end, see `capsule status`")
         platform = self.payload.release.platforms.get(entry.platform)
-        if platform is not None and platform.machine != item.text("machine"):
+        if platform is not None and platform.machine != survey.machine:
             found.append(
-                f"the machine is {item.text('machine')}, the platform {entry.platform} is "
+                f"the machine is {survey.machine}, the platform {entry.platform} is "
                 f"{platform.machine}: correct fleet.toml"
             )
         floor = self.route.route.guard_floor(node)
-        if not any(level >= floor for level in item.texts("guard_levels")):
+        if not any(level >= floor for level in survey.guard_levels):
             found.append(f"no network guard of {floor} or higher: sign a waiver, then freeze")
-        if item.integer("free_bytes") < _FREE_BYTES_MIN:
-            found.append(f"only {item.integer('free_bytes')} bytes free: free some")
-        if 0 < item.integer("free_inodes") < _FREE_INODES_MIN:
-            found.append(f"only {item.integer('free_inodes')} inodes free: free some")
+        if survey.free_bytes < _FREE_BYTES_MIN:
+            found.append(f"fewer than {_FREE_BYTES_MIN} bytes free: free some")
+        if 0 < survey.free_inodes < _FREE_INODES_MIN:
+            found.append(f"fewer than {_FREE_INODES_MIN} inodes free: free some")
         return found
 
 
@@ -164,26 +164,33 @@ _REMEDIES: Final[Mapping[Coherence, str]] = {
 }
 
 
+_WITHOUT_SURVEY: Final[Mapping[str, str]] = {
+    "host-program-missing": "it has no program yet: run `capsule stage`",
+    "host-verb-unknown": "its program is older than this controller: run `capsule stage`",
+    "document-version": "its program is newer than this controller: use the newer controller",
+}
+
+
 def _unreachable(error: CapsuleError) -> Finding:
+    remedy = _WITHOUT_SURVEY.get(error.error_id, "make the host answer, or leave it out")
     return Finding(
         coherence=Coherence.UNREACHABLE,
         serving=False,
         current="unknown",
         fence=0,
         disagreements=(),
-        problems=(f"unreachable: {error.error_id}: make the host answer, or leave it out",),
+        problems=(f"unreachable: {error.error_id}: {remedy}",),
         notes=(),
     )
 
 
-def _notes(record: HostRecord, skew_ms: int, took_ms: int) -> list[str]:
+def _notes(survey: Survey, skew_ms: int, took_ms: int) -> list[str]:
     notes = []
     if skew_ms > _SKEW_MS_MAX + took_ms:
         notes.append(f"its wall clock differs by {skew_ms / 1000:.0f} s; no deadline uses it")
-    ignored = record.get("ignored")
-    for entry in ignored if isinstance(ignored, list) else []:
-        item = Object(entry, "an ignored setting")
-        notes.append(f"{item.text('unit')} still has {item.text('setting')}: retired, ignored")
+    if survey.node is not None and not survey.ballast:
+        notes.append("no space is put aside for a restore on a full disk; the next stage does it")
+    notes += [f"{item.unit} still has {item.setting}: retired, ignored" for item in survey.ignored]
     return notes
 
 

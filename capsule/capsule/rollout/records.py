@@ -6,12 +6,14 @@ Nothing here decides anything: the ledger does. A lost folder costs a preflight 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from capsule.durable import make_folder, read_bounded, replace_file
 from capsule.home import ProductHome
-from capsule.lane.events import Event
 from capsule.rollout.preflight import Preflight, decode_preflight, encode_preflight
+
+if TYPE_CHECKING:
+    from capsule.lane.events import Event
 
 __all__ = ["EVENT_SCHEMA", "event_line", "keep_preflight", "last_preflight"]
 
@@ -31,7 +33,7 @@ def last_preflight(home: ProductHome) -> Preflight | None:
     return None if raw is None else decode_preflight(raw, where=str(_path(home)))
 
 
-def event_line(epoch: str, seq: int, event: Event, *, at_ms: int) -> str:
+def event_line(epoch: str, seq: int, event: "Event", *, at_ms: int) -> str:
     """Return one line of the NDJSON stream. `at_ms` is wall time, for people."""
     return json.dumps(
         {

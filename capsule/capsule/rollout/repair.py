@@ -48,8 +48,8 @@ def repair_node(
             got=node,
         )
     session = HostSession(connect(entry.endpoint, node), node=node)
-    record = session.ask("identity", answer="identity")
-    judged = judge(node, b64encode(key.spki), record)
+    survey = session.survey()
+    judged = judge(node, b64encode(key.spki), survey)
     if judged.coherence is not Coherence.REPAIRABLE:
         raise Refused(
             "repair-refused",
@@ -58,7 +58,10 @@ def repair_node(
             got="; ".join([str(judged.coherence), *(d.text for d in judged.disagreements)]),
             where=node,
         )
-    item = Object(record, f"identity of {node}")
+    generation, receipt_now = survey.generation, survey.receipt
+    assert generation is not None, "a repairable node has a generation"
+    assert generation.manifest is not None, "a repairable node has a manifest"
+    assert receipt_now is not None, "a repairable node has a receipt"
     repair = Repair(
         op_id=new_op_id(),
         node=node,
@@ -66,8 +69,8 @@ def repair_node(
         route=route.digest,
         fence=home.fence(),
         generation=judged.current,
-        capsule=CapsuleId(item.nested("generation").sha256("manifest")),
-        installed_by=item.nested("receipt").text("op_id"),
+        capsule=CapsuleId(generation.manifest),
+        installed_by=receipt_now.op_id,
     )
     signed = sign(encode_repair(repair), payload_type=REPAIR_TYPE, signer=controller)
     answer = session.ask("repair", answer="repaired", stdin=encode_record(signed))

@@ -49,6 +49,10 @@ ROWS: Final[dict[str, tuple[ExitCode, str]]] = {
         ExitCode.TRANSFER_INCOMPLETE,
         "stage a capsule on the host: the first one brings the program",
     ),
+    "host-verb-unknown": (
+        ExitCode.INCOMPATIBLE,
+        "run `capsule stage`: the capsule brings the program that this controller speaks to",
+    ),
     "host-unreachable": (
         ExitCode.TRANSFER_INCOMPLETE,
         "see that the host is up and its endpoint in fleet.toml is right, then run again",

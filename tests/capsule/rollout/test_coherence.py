@@ -1,86 +1,87 @@
 """One class for one host, from everything that says what it runs."""
 
+from dataclasses import replace
+
 import pytest
 
 from capsule.rollout.coherence import Coherence, judge
+from capsule_manifest.survey import (
+    ChangedFile,
+    GenerationSurface,
+    MarkerSurface,
+    ReceiptSurface,
+    Unreadable,
+)
+from support.documents import CAPSULE, OP_ID, make_survey, make_unit_surface
 
-KEY, COMMIT = "a2V5", "c" * 40
-CAPSULE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
-
-
-def identity(**changes):
-    record = {
-        "node": "n1",
-        "node_key": KEY,
-        "current": "2-aa",
-        "previous": "1-bb",
-        "hold": None,
-        "open_op": None,
-        "marker": {
-            "state": "signed", "generation": "2-aa", "previous": "1-bb", "capsule": CAPSULE,
-        },
-        "generation": {"manifest": CAPSULE, "staged": CAPSULE},
-        "receipt": {"result": "committed", "current": "2-aa", "capsule": CAPSULE},
-        "units": {"web.service": unit()},
-        "files": [],
-    }  # fmt: skip
-    return record | changes
+WHOLE = make_survey()
+KEY = WHOLE.node_key
+CURRENT, PREVIOUS = WHOLE.current, WHOLE.previous
+OTHER = "sha256:" + "2" * 64
+ABSENT_MARKER = MarkerSurface(state="absent")
+NOTHING = {
+    "current": "absent", "previous": "absent", "marker": ABSENT_MARKER, "generation": None,
+    "receipt": None, "units": {},
+}  # fmt: skip
 
 
 def unit(**changes):
-    said = {
-        "fragment": "same", "active": True, "pid": 7, "is_service": True, "generation": "2-aa",
-        "commit": COMMIT, "expected_commit": COMMIT,
-    }  # fmt: skip
-    return said | changes
+    return {"units": {"web.service": replace(make_unit_surface(), **changes)}}
 
 
 def judged(**changes):
-    return judge("n1", KEY, identity(**changes))
+    return judge("n1", KEY, replace(WHOLE, **changes))
 
 
 def test_a_host_on_which_everything_agrees_is_coherent_and_serves():
     found = judged()
-    assert (found.coherence, found.serving, found.current) == (Coherence.COHERENT, True, "2-aa")
+    assert (found.coherence, found.serving, found.current) == (Coherence.COHERENT, True, CURRENT)
     assert found.disagreements == ()
 
 
 def test_a_host_on_which_nothing_is_installed_is_fresh():
-    found = judged(
-        current="absent", marker={"state": "absent"}, generation=None, receipt=None, units={}
-    )
+    found = judged(**NOTHING)
     assert (found.coherence, found.serving) == (Coherence.FRESH, False)
 
 
 def test_only_a_missing_marker_with_all_else_in_agreement_is_repairable():
-    assert judged(marker={"state": "absent"}).coherence is Coherence.REPAIRABLE
+    assert judged(marker=ABSENT_MARKER).coherence is Coherence.REPAIRABLE
+
+
+def signed(**changes):
+    return {"marker": replace(WHOLE.marker, **changes)}
+
+
+def receipt(**changes):
+    return {"receipt": replace(WHOLE.receipt, **changes)}
 
 
 CONFLICTS = {
-    "marker unsafe": {"marker": {"state": "unsafe", "why": "is a link"}},
-    "marker invalid": {"marker": {"state": "invalid", "why": "signature-invalid"}},
-    "marker of another generation": {"marker": {"state": "signed", "generation": "1-bb"}},
-    "marker of another capsule": {
-        "marker": {
-            "state": "signed", "generation": "2-aa", "previous": "1-bb", "capsule": OTHER,
-        }
-    },
-    "link of another generation": {"current": "1-bb"},
+    "marker unsafe": {"marker": MarkerSurface(state="unsafe", why="is a link")},
+    "marker invalid": {"marker": MarkerSurface(state="invalid", why="signature-invalid")},
+    "marker of another generation": signed(generation=PREVIOUS),
+    "marker of another capsule": signed(capsule=OTHER),
+    "marker where nothing is current": {"current": "absent"},
+    "link of another generation": {"current": PREVIOUS},
     "previous link": {"previous": "absent"},
-    "receipt": {"receipt": {"result": "restored", "current": "1-bb", "capsule": None}},
-    "manifest": {"generation": {"manifest": OTHER, "staged": CAPSULE}},
-    "stage marker": {"generation": {"manifest": CAPSULE, "staged": None}},
-    "unit file": {"units": {"web.service": unit(fragment="differs")}},
-    "process": {"units": {"web.service": unit(generation="1-bb")}},
-    "commit": {"units": {"web.service": unit(commit="d" * 40)}},
-    "managed file": {"files": [{"target": "/etc/x", "expected": "a", "got": "b"}]},
-}  # fmt: skip
+    "receipt": receipt(result="restored", current=PREVIOUS, capsule=None),
+    "manifest": {"generation": GenerationSurface(manifest=OTHER, staged=CAPSULE)},
+    "stage marker": {"generation": GenerationSurface(manifest=CAPSULE, staged=None)},
+    "unit file": unit(fragment="differs"),
+    "unit file gone": unit(fragment="absent"),
+    "process": unit(generation=PREVIOUS),
+    "process that names nothing": unit(generation=None),
+    "commit": unit(commit="d" * 40),
+    "managed file": {"files": (ChangedFile(target="/etc/x", expected="a", got="b"),)},
+    "unreadable": {"unreadable": (Unreadable(surface="current link", why="state-malformed"),)},
+}
 
 
 @pytest.mark.parametrize("name", CONFLICTS)
 def test_every_conflict_is_contradictory_and_names_both_values(name):
     found = judged(**CONFLICTS[name])
     assert found.coherence is Coherence.CONTRADICTORY
+    assert found.disagreements
     for item in found.disagreements:
         assert item.says != item.other_says
         assert item.says in item.text
@@ -89,16 +90,17 @@ def test_every_conflict_is_contradictory_and_names_both_values(name):
 
 WITHOUT = {
     "receipt": {"receipt": None},
-    "manifest": {"generation": {"manifest": None, "staged": CAPSULE}},
-    "stage marker": {"generation": {"manifest": CAPSULE, "staged": None}},
-    "process": {"units": {"web.service": unit(active=False, pid=0)}},
+    "manifest": {"generation": GenerationSurface(manifest=None, staged=CAPSULE)},
+    "stage marker": {"generation": GenerationSurface(manifest=CAPSULE, staged=None)},
+    "process": unit(active=False, pid=0),
+    "units": {"units": {}},
     "hold": {"hold": "op 1"},
 }
 
 
 @pytest.mark.parametrize("name", WITHOUT)
 def test_a_missing_marker_without_full_evidence_is_not_repairable(name):
-    found = judged(marker={"state": "absent"}, **WITHOUT[name])
+    found = judged(marker=ABSENT_MARKER, **WITHOUT[name])
     assert found.coherence is Coherence.CONTRADICTORY
     assert found.disagreements
 
@@ -112,14 +114,26 @@ def test_a_host_that_is_not_the_one_first_met_is_foreign(changes):
     assert not found.serving
 
 
+def test_a_host_whose_key_cannot_be_read_is_not_taken_for_another_host():
+    found = judged(
+        node_key=None, unreadable=(Unreadable(surface="node key", why="node-key-exposed"),)
+    )
+    assert found.coherence is Coherence.CONTRADICTORY
+    assert "node-key-exposed" in found.disagreements[0].text
+
+
 def test_a_host_that_was_never_met_and_never_enrolled_is_fresh():
-    record = identity(
-        node=None, node_key=None, current="absent", marker={"state": "absent"}, generation=None,
-        receipt=None, units={},
-    )  # fmt: skip
-    assert judge("n1", None, record).coherence is Coherence.FRESH
+    survey = replace(WHOLE, node=None, node_key=None, **NOTHING)
+    assert judge("n1", None, survey).coherence is Coherence.FRESH
+
+
+def test_a_receipt_of_an_open_op_says_nothing_yet():
+    restored = ReceiptSurface(
+        sequence=1, result="restored", current=PREVIOUS, capsule=None, op_id=OP_ID
+    )
+    assert judged(receipt=restored, open_op="1" * 32).coherence is Coherence.COHERENT
 
 
 def test_a_held_host_and_one_whose_unit_is_down_do_not_serve():
     assert not judged(hold="op 1").serving
-    assert not judged(units={"web.service": unit(active=False, pid=0)}).serving
+    assert not judged(**unit(active=False, pid=0)).serving
