@@ -39,6 +39,7 @@ class Result:
     end: str
     committed: int
     window_ms_max: int
+    window_bound_ms: int
     violations: tuple[str, ...]
 
 
@@ -331,6 +332,7 @@ class Simulation:
             end=f"{state.epoch} {state.tenure}",
             committed=state.tally.committed,
             window_ms_max=self.audit.window_ms_max,
+            window_bound_ms=self.audit.window_bound_ms,
             violations=tuple(self.audit.violations),
         )
 

@@ -51,6 +51,7 @@ def test_windows_of_several_sizes_are_measured_in_one_run():
     summary = measure_windows(range(1, 12), 0, 1)
     assert (summary["epochs"], summary["violations"]) == (11, 0)
     assert len(summary["window_ms_max_by_nodes"]) == 11
+    assert len(summary["window_bounds_ms"]) == 1
 
 
 def test_the_summary_counts_what_was_run():
