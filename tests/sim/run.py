@@ -90,8 +90,8 @@ def simulate(
 def measure_windows(nodes: Iterable[int], seed: int, processes: int) -> dict[str, object]:
     """Run one epoch with one bad node for each size, and return the longest window of each.
 
-    What the bad node does is drawn anew for each size: where it hangs until its dead-man the longest
-    window is D1 and a restore, elsewhere a plain install. The bound is one for all sizes.
+    What the bad node does is drawn anew for each size: where it hangs until its dead-man, the
+    longest window is D1 and a restore, elsewhere a plain install. The bound is one for all sizes.
     """
     began = time.monotonic()
     work = [(seed, count, "one_bad") for count in nodes]
