@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from capsule.builder.keyfile import load_public_key
 from capsule.first_contact import RuntimeSource, send_runtime
@@ -20,11 +20,10 @@ from capsule.fleet_work import for_each_node
 from capsule.freeze import FrozenRoute
 from capsule.home import ProductHome, freeze_fleet
 from capsule.host_records import Hello, Staged, Want, read_hello, read_staged, read_want
-from capsule.inventory import Fleet, FleetNode
 from capsule.payload import Payload
 from capsule.receipts_store import CheckedReceipt, check_receipt
 from capsule.session import Dialogue, HostSession
-from capsule.transport.base import QUICK, Limits, Transport
+from capsule.transport.base import QUICK, RECEIVE, Transport
 from capsule_manifest.canonical import JsonValue, encode
 from capsule_manifest.digest import ObjectId, blake3_text, sha256_text
 from capsule_manifest.errors import CapsuleError, Refused
@@ -33,6 +32,9 @@ from capsule_manifest.policy import Policy, encode_policy
 from capsule_manifest.release import Component, ComponentKind
 from capsule_manifest.route import Endpoint
 from capsule_manifest.wire import MessageType, encode_message
+
+if TYPE_CHECKING:
+    from capsule.inventory import Fleet, FleetNode
 
 __all__ = [
     "NO_EPOCH",
@@ -44,7 +46,6 @@ __all__ = [
     "named_controllers",
 ]
 
-_RECEIVE: Final = Limits(total_s=12 * 3600.0, idle_s=300.0)
 _BYTES_PER_S: Final = 50_000_000
 """What one stream carries, hashed and written on the other side; only for the estimate."""
 _FRAME_HEAD: Final = 36
@@ -102,7 +103,7 @@ class Stager:
     """Stage one capsule under one policy from one controller folder."""
 
     home: ProductHome
-    fleet: Fleet
+    fleet: "Fleet"
     payload: Payload
     policy: Policy
     route_signer: Signer
@@ -168,7 +169,7 @@ class Stager:
         self.watch.ended(node, result)
         return result
 
-    def _components(self, node: FleetNode) -> tuple[Component, ...]:
+    def _components(self, node: "FleetNode") -> tuple[Component, ...]:
         return tuple(
             component
             for component in self.payload.release.selected(node.role, node.platform)
@@ -253,13 +254,13 @@ class Stager:
                 yield dialogue, hello, key
                 return
         session, hello, key = self._meet(session.node, fence)
-        with session.dialogue("receive", limits=_RECEIVE) as dialogue:
+        with session.dialogue("receive", limits=RECEIVE) as dialogue:
             yield dialogue, hello, key
 
     @contextmanager
     def _greeted(self, session: HostSession) -> Iterator[tuple[Dialogue, Hello | None]]:
         """Open a stream that begins with a hello; without one if the program can't say it."""
-        with session.dialogue("receive", "--hello", limits=_RECEIVE) as dialogue:
+        with session.dialogue("receive", "--hello", limits=RECEIVE) as dialogue:
             dialogue.channel.limit(QUICK)
             try:
                 hello = read_hello(dialogue.expect("hello"), session.node)
@@ -267,7 +268,7 @@ class Stager:
                 if failure.error_id not in _NO_GREETING:
                     raise
                 hello = None
-            dialogue.channel.limit(_RECEIVE)
+            dialogue.channel.limit(RECEIVE)
             yield dialogue, hello
 
     def _is_ready(self, hello: Hello, node: str) -> bool:
@@ -349,7 +350,7 @@ class Stager:
             )
 
 
-def named_controllers(fleet: Fleet, own: PublicKey) -> tuple[PublicKey, ...]:
+def named_controllers(fleet: "Fleet", own: PublicKey) -> tuple[PublicKey, ...]:
     """Return the keys that a route names: this controller's, and those of the inventory.
 
     They are ordered by key id, so that each of these controllers freezes the same bytes.

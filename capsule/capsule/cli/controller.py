@@ -3,15 +3,16 @@
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
 from capsule.cli.output import Progress
 from capsule.durable import read_bounded
-from capsule.home import default_home
 from capsule_manifest.errors import CapsuleError, Refused
-from capsule_manifest.policy import Policy, decode_policy
+
+if TYPE_CHECKING:
+    from capsule_manifest.policy import Policy
 
 __all__ = [
     "NodeLines",
@@ -79,10 +80,16 @@ def home_option(function: Function) -> Function:
         "--home",
         "home_path",
         type=click.Path(file_okay=False, path_type=Path),
-        default=default_home,
+        default=_default_home,
         show_default="$XDG_STATE_HOME/capsule",
         help="The controller's own folder.",
     )(function)
+
+
+def _default_home() -> Path:
+    from capsule.home import default_home
+
+    return default_home()
 
 
 def lane_options(function: Function) -> Function:
@@ -93,13 +100,16 @@ def lane_options(function: Function) -> Function:
     return click.option("--lane", metavar="LANE", help="All nodes of a lane, or `all`.")(function)
 
 
-def read_policy(path: Path) -> Policy:
+def read_policy(path: Path) -> "Policy":
     """Read a trust policy from a file.
 
     Raises:
         Refused: `policy-invalid` when there is none; what `decode_policy` raises.
         Failed: `controller-disk`.
     """
+    # Options are all that is needed to begin a command.
+    from capsule_manifest.policy import decode_policy
+
     raw = read_bounded(path, _POLICY_BYTES_MAX)
     if raw is None:
         raise Refused("policy-invalid", "there is no trust policy", where=path)

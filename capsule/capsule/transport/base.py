@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-__all__ = ["EXIT_NOT_FOUND", "QUICK", "Channel", "Ended", "Limits", "Transport"]
+__all__ = ["EXIT_NOT_FOUND", "QUICK", "RECEIVE", "Channel", "Ended", "Limits", "Transport"]
 
 EXIT_NOT_FOUND: Final = 127
 """What a shell and `env` answer when the program is not there; every transport answers the same."""
@@ -32,6 +32,9 @@ class Limits:
 
 QUICK: Final = Limits(total_s=30.0, idle_s=15.0)
 """For verbs that answer at once."""
+
+RECEIVE: Final = Limits(total_s=12 * 3600.0, idle_s=300.0)
+"""For a delivery, however large it is and however slow the way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
