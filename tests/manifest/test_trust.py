@@ -20,7 +20,6 @@ from capsule_manifest.envelope import (
 from capsule_manifest.errors import ExitCode, Refused
 from capsule_manifest.orders import CONFIRM_TYPE, ORDER_TYPE, encode_confirm, encode_order
 from capsule_manifest.policy import (
-    POLICY_TYPE,
     AuthorityRule,
     Downgrade,
     Identity,
@@ -28,15 +27,14 @@ from capsule_manifest.policy import (
     decode_policy,
     encode_policy,
 )
-from capsule_manifest.policy_update import next_policy
 from capsule_manifest.release import encode_release
 from capsule_manifest.route import ROUTE_TYPE, encode_route
 from capsule_manifest.statements import packing_statement
 from support import documents as make
+from support.signature_rows import CAPSULE, GOOD, MANIFEST, ROWS, SECOND, STRANGER, two_owners
 from support.signing import FixedSigner
 
-MANIFEST = encode_release(make.make_release())
-CAPSULE = CapsuleId(sha256_text(MANIFEST))
+DENIED = ExitCode.DENIED
 
 
 def verify(
@@ -57,137 +55,11 @@ def refusal(call: Callable[[], object]) -> tuple[str, ExitCode]:
     return caught.value.error_id, caught.value.exit_code
 
 
-def two_owners() -> Policy:
-    policy = make.make_policy()
-    return replace(policy, release=replace(policy.release, threshold=2))
-
-
 def test_a_release_signed_by_its_authority_is_accepted() -> None:
     verified = verify({"a": make.release_bundle(MANIFEST, make.RELEASE_KEY)})
     assert verified.capsule == CAPSULE
     assert verified.owners == ("ci",)
     assert verified.release == make.make_release()
-
-
-def flip(bundle: bytes) -> bytes:
-    document = decode_foreign(bundle)
-    sig = document["dsseEnvelope"]["signatures"][0]["sig"]  # type: ignore[index,call-overload]
-    other = make.release_bundle(b"other", make.RELEASE_KEY)
-    donor = decode_foreign(other)["dsseEnvelope"]["signatures"][0]["sig"]  # type: ignore[index,call-overload]
-    return bundle.replace(sig.encode(), donor.encode())
-
-
-def revoked_capsule() -> Policy:
-    return replace(make.make_policy(), revoked_capsules=frozenset({CAPSULE}))
-
-
-def revoked_key() -> Policy:
-    return replace(make.make_policy(), revoked_keys=frozenset({make.RELEASE_KEY.public.keyid}))
-
-
-def windowed(first: int, last: int | None) -> Policy:
-    policy = make.make_policy()
-    keyid = make.RELEASE_KEY.public.keyid
-    entry = replace(policy.keys[keyid], counter_from=first, counter_to=last)
-    return replace(policy, keys={**policy.keys, keyid: entry})
-
-
-GOOD = make.release_bundle(MANIFEST, make.RELEASE_KEY)
-SECOND = make.release_bundle(MANIFEST, make.SECOND_RELEASE_KEY)
-STRANGER = make.release_bundle(MANIFEST, make.STRANGER_KEY)
-INTEGRITY, DENIED = ExitCode.INTEGRITY, ExitCode.DENIED
-
-ROWS: dict[str, tuple[dict[str, bytes], Policy, int, str, ExitCode]] = {
-    "no signature": ({}, make.make_policy(), 0, "signature-missing", INTEGRITY),
-    "a stranger's": ({"a": STRANGER}, make.make_policy(), 0, "key-unknown", INTEGRITY),
-    "a wrong signature": ({"a": flip(GOOD)}, make.make_policy(), 0, "signature-invalid", INTEGRITY),
-    "of another capsule": (
-        {"a": make.release_bundle(b"another", make.RELEASE_KEY)},
-        make.make_policy(),
-        0,
-        "signature-wrong-subject",
-        INTEGRITY,
-    ),
-    "by the route key": (
-        {"a": make.release_bundle(MANIFEST, make.ROUTE_KEY)},
-        make.make_policy(),
-        0,
-        "authority-denied",
-        DENIED,
-    ),
-    "by the trust key": (
-        {"a": make.release_bundle(MANIFEST, make.TRUST_KEY)},
-        make.make_policy(),
-        0,
-        "authority-denied",
-        DENIED,
-    ),
-    "another counter claimed": (
-        {"a": make.release_bundle(MANIFEST, make.RELEASE_KEY, release_counter=8)},
-        make.make_policy(),
-        0,
-        "signers-disagree",
-        INTEGRITY,
-    ),
-    "another version claimed": (
-        {"a": make.release_bundle(MANIFEST, make.RELEASE_KEY, version="9")},
-        make.make_policy(),
-        0,
-        "signers-disagree",
-        INTEGRITY,
-    ),
-    "two who disagree": (
-        {"a": GOOD, "b": make.release_bundle(MANIFEST, make.SECOND_RELEASE_KEY, version="9")},
-        two_owners(),
-        0,
-        "signers-disagree",
-        INTEGRITY,
-    ),
-    "one of two owners": ({"a": GOOD}, two_owners(), 0, "threshold-not-met", INTEGRITY),
-    "one owner twice": ({"a": GOOD, "b": GOOD}, two_owners(), 0, "owner-counted-once", INTEGRITY),
-    "one and a stranger": (
-        {"a": GOOD, "b": STRANGER},
-        two_owners(),
-        0,
-        "counter-signer-unknown",
-        INTEGRITY,
-    ),
-    "below the host's floor": (
-        {"a": GOOD},
-        make.make_policy(),
-        8,
-        "release-counter-too-low",
-        DENIED,
-    ),
-    "below the policy's floor": (
-        {"a": GOOD},
-        replace(make.make_policy(), release_counter_floor=8),
-        0,
-        "release-counter-too-low",
-        DENIED,
-    ),
-    "revoked capsule": ({"a": GOOD}, revoked_capsule(), 0, "capsule-revoked", DENIED),
-    "revoked key": ({"a": GOOD}, revoked_key(), 0, "key-revoked", DENIED),
-    "before the key's window": ({"a": GOOD}, windowed(8, None), 0, "key-outside-window", DENIED),
-    "after the key's window": ({"a": GOOD}, windowed(1, 6), 0, "key-outside-window", DENIED),
-    "another product": (
-        {"a": GOOD},
-        replace(make.make_policy(), product="acme/other"),
-        0,
-        "product-mismatch",
-        DENIED,
-    ),
-    "not JSON": ({"a": b"{"}, make.make_policy(), 0, "json-malformed", INTEGRITY),
-    "a huge bundle": ({"a": b" " * 300_000}, make.make_policy(), 0, "json-too-large", INTEGRITY),
-    "a deep bundle": ({"a": b"[" * 999}, make.make_policy(), 0, "json-too-deep", INTEGRITY),
-    "another media type": (
-        {"a": GOOD.replace(b"v0.3", b"v0.9")},
-        make.make_policy(),
-        0,
-        "signature-malformed",
-        INTEGRITY,
-    ),
-}
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -256,67 +128,12 @@ def test_a_packing_signed_otherwise_is_refused(bundle: bytes, error_id: str) -> 
     assert refusal(lambda: check_packing(bundle))[0] == error_id
 
 
-# --- routes, orders, confirms: each authority for its own ----------------------------------------
+# --- routes, orders, confirms; who signs which is in test_authorities.py --------------------------
 
 ROUTE_BYTES = encode_route(make.make_route())
 ROUTE = trust_orders.VerifiedRoute(route=make.make_route(), digest=sha256_text(ROUTE_BYTES))
 ORDER_BYTES = encode_order(replace(make.make_order(), route=ROUTE.digest))
 CONFIRM_BYTES = encode_confirm(replace(make.make_confirm(), route=ROUTE.digest))
-KEYS = {
-    "release": make.RELEASE_KEY,
-    "route": make.ROUTE_KEY,
-    "order": make.CONTROLLER_KEY,
-    "trust": make.TRUST_KEY,
-    "node": make.NODE_KEY,
-    "stranger": make.STRANGER_KEY,
-}
-
-
-def use(authority: str, key: FixedSigner) -> object:
-    """Sign the document that `authority` is for with `key`, and have it verified."""
-    policy = make.make_policy()
-    if authority == "release":
-        return verify({"a": make.release_bundle(MANIFEST, key)})
-    if authority == "route":
-        return trust_orders.verify_route(
-            policy, sign(ROUTE_BYTES, payload_type=ROUTE_TYPE, signer=key)
-        )
-    if authority == "order":
-        return trust_orders.verify_order(
-            policy, ROUTE, sign(ORDER_BYTES, payload_type=ORDER_TYPE, signer=key)
-        )
-    if authority == "trust":
-        following = replace(policy, version=2)
-        record = sign(encode_policy(following), payload_type=POLICY_TYPE, signer=key)
-        return next_policy(policy, [record], where="update")
-    if authority == "packing":
-        payload = packing_statement(b"packing", CAPSULE)
-        bundle = encode_bundle(sign(payload, payload_type=IN_TOTO, signer=key))
-        trust.verify_packing(policy, b"packing", CAPSULE, {"a": bundle})
-        return CAPSULE
-    envelope = sign(CONFIRM_BYTES, payload_type=CONFIRM_TYPE, signer=key)
-    return trust_orders.verify_confirm(policy, ROUTE, envelope)
-
-
-@pytest.mark.parametrize("holder", KEYS)
-@pytest.mark.parametrize("document", ["release", "packing", "route", "order", "confirm", "trust"])
-def test_a_key_signs_only_what_its_authority_is_for(holder: str, document: str) -> None:
-    needed = {"confirm": "order", "packing": "release"}.get(document, document)
-    if holder == needed:
-        assert use(document, KEYS[holder]) is not None
-        return
-    expected = "key-unknown" if holder in {"stranger", "node", "order"} else "authority-denied"
-    assert refusal(lambda: use(document, KEYS[holder]))[0] == expected
-
-
-@pytest.mark.parametrize("holder", ["release", "route", "trust"])
-def test_a_route_can_not_make_another_authority_s_key_a_controller(holder: str) -> None:
-    route = replace(make.make_route(), controllers=(KEYS[holder].public,))
-    envelope = sign(encode_route(route), payload_type=ROUTE_TYPE, signer=make.ROUTE_KEY)
-    assert refusal(lambda: trust_orders.verify_route(make.make_policy(), envelope)) == (
-        "authority-denied",
-        DENIED,
-    )
 
 
 def test_an_order_made_under_another_route_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Ways to change a keyless bundle, and the error id of each: rows of tests and of a page."""
+"""Ways to spoil a keyless bundle or its trusted root: rows of tests and of a page."""
 
 import base64
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 from support.keyless_world import Bundle, flip
 
-__all__ = ["BAD_DER", "ROWS", "drop", "entry", "material"]
+__all__ = ["RAW", "ROOTS", "ROWS", "drop", "entry", "material"]
 
 Change = Callable[[Bundle], object]
 
@@ -280,4 +280,37 @@ ROWS: dict[str, tuple[set[int], Change, str]] = {
         put(material, "tlogEntries", "x"),
         "document-invalid",
     ),
+}
+
+# name: bytes or a change of the bytes, error id
+RAW: dict[str, tuple[bytes | Callable[[bytes], bytes], str]] = {
+    "empty": (b"", "json-malformed"),
+    "not JSON": (b"hello", "json-malformed"),
+    "cut in the middle": (lambda raw: raw[: len(raw) // 2], "json-malformed"),
+    "zeros": (bytes(1000), "json-malformed"),
+    "not UTF-8": (b'{"mediaType": "\xff"}', "json-malformed"),
+    "a list": (b"[]", "document-invalid"),
+    "deep": (b"[" * 100_000, "json-too-deep"),
+    "a name twice": (lambda raw: b'{"mediaType":"x",' + raw[1:], "json-malformed"),
+    "sixty megabytes": (lambda raw: raw + b" " * (60 << 20), "document-invalid"),
+}
+
+# name: bytes or parts that replace those of the good one
+ROOTS: dict[str, bytes | dict[str, Any]] = {
+    "not JSON": b"hello",
+    "empty": b"{}",
+    "no logs": {"tlogs": []},
+    "no authority": {"certificateAuthorities": []},
+    "no certificate log": {"ctlogs": []},
+    "a text for logs": {"tlogs": "x"},
+    "a number for a log": {"tlogs": [7]},
+    "another format": {"mediaType": "text/plain"},
+    "a certificate that is none": {
+        "certificateAuthorities": [
+            {"certChain": {"certificates": [{"rawBytes": BAD_DER}]}, "validFor": {}}
+        ]
+    },
+    "a date that is none": {"ctlogs": [{"publicKey": {"validFor": {"start": "soon"}}}]},
+    "a date without a zone": {"ctlogs": [{"publicKey": {"validFor": {"end": "2026-01-01"}}}]},
+    "sixty megabytes": b" " * (60 << 20),
 }

@@ -5,6 +5,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from capsule.__main__ import main
 from support.capsules import MiniCapsule, real_runtime, write_capsule
@@ -37,7 +40,9 @@ class Site:
     The host sees the other time as well: its launcher is the clock's.
     """
 
-    def __init__(self, folder: Path, capsys, clock: WrongClock | None = None):
+    def __init__(
+        self, folder: Path, capsys: pytest.CaptureFixture[str], clock: WrongClock | None = None
+    ) -> None:
         self.folder = folder
         self._capsys = capsys
         self.clock = clock
@@ -53,7 +58,7 @@ class Site:
             "--output", folder / "trust.json",
         )  # fmt: skip
 
-    def run(self, *arguments):
+    def run(self, *arguments: object) -> tuple[int, Any]:
         """Return the exit code and the JSON answer, if there was one."""
         words = [str(argument) for argument in arguments]
         if self.clock is None:
@@ -69,27 +74,27 @@ class Site:
         assert "Traceback" not in err, err
         return code, json.loads(out) if out.startswith("{") else out
 
-    def capsule(self, counter: int, **options) -> MiniCapsule:
+    def capsule(self, counter: int, **options: Any) -> MiniCapsule:
         runtime = real_runtime() if self.clock is None else self.clock.runtime(real_runtime())
         folder = self.folder / f"{counter}.capsule"
         made = write_capsule(folder, counter=counter, runtime=runtime, signers=(), **options)
         assert self.run("sign", made.folder, "--key", self.folder / "ci")[0] == 0
         return made
 
-    def stage(self, made: MiniCapsule, policy: Path):
+    def stage(self, made: MiniCapsule, policy: Path) -> tuple[int, Any]:
         return self.run(
             "stage", made.folder, "--lane", "all", "--fleet", self.folder / "fleet.toml",
             "--policy", policy, "--route-key", self.folder / "route",
             "--controller-key", self.folder / "ctl", "--home", self.folder / "home", "--json",
         )  # fmt: skip
 
-    def install(self, made: MiniCapsule, policy: Path):
+    def install(self, made: MiniCapsule, policy: Path) -> tuple[int, Any]:
         return self.run(
             "install", made.folder, "--node", "n1", "--policy", policy,
             "--controller-key", self.folder / "ctl", "--home", self.folder / "home", "--json",
         )  # fmt: skip
 
-    def on_host(self, *words):
+    def on_host(self, *words: str) -> tuple[int, list[Any]]:
         """Run the host's own program; return its exit code and its records."""
         done = subprocess.run(
             [self.host / "opt/capsule/bin/capsule", *words], capture_output=True, check=False
@@ -97,7 +102,7 @@ class Site:
         lines = done.stdout.decode().replace("\x1e", "").splitlines()
         return done.returncode, [json.loads(line) for line in lines if line.startswith("{")]
 
-    def export(self, number: int, *changes):
+    def export(self, number: int, *changes: str) -> Any:
         """Write version `number` of the policy and put it on the medium."""
         before = self.folder / ("trust.json" if number == 2 else f"trust-{number - 1}.json")
         after = self.folder / f"trust-{number}.json"
@@ -109,26 +114,26 @@ class Site:
         assert code == 0, answer
         return answer
 
-    def update(self):
+    def update(self) -> tuple[int, Any]:
         """Take at the controller what the medium brings."""
         pin = () if (self.trust / "policy.json").exists() else ("--pin", self.folder / "trust.json")
         return self.run(
             "trust", "update", self.folder / "usb", "--trust-dir", self.trust, "--json", *pin
         )
 
-    def carry(self, number: int, *changes):
+    def carry(self, number: int, *changes: str) -> None:
         """Revise the policy, put it on the medium, and take it at the controller."""
         self.export(number, *changes)
         code, answer = self.update()
         assert code == 0, answer
 
-    def stop(self):
+    def stop(self) -> None:
         """Stop the service that was installed, if any."""
         script = self.host / "var/lib/capsule/recovery/service-process.sh"
         if script.exists():
-            argv = ["sh", script, self.host, "stop", "hello.service", "3000"]
+            argv = ["sh", str(script), str(self.host), "stop", "hello.service", "3000"]
             subprocess.run(argv, check=False)
 
     @property
-    def host_policy(self):
+    def host_policy(self) -> Any:
         return json.loads((self.host / "etc/capsule/trust/policy.json").read_bytes())

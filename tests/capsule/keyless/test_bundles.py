@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from support.keyless_rows import BAD_DER, ROWS, drop, entry, material
+from support.keyless_rows import RAW, ROOTS, ROWS, drop, entry, material
 
 
 def refused(capsys):
@@ -36,19 +36,6 @@ def test_a_changed_bundle_is_refused(signed, capsys, name):
     signed.change_bundle(change)
     assert signed.verify() == 10
     assert refused(capsys) == error_id
-
-
-RAW = {
-    "empty": (b"", "json-malformed"),
-    "not JSON": (b"hello", "json-malformed"),
-    "cut in the middle": (lambda raw: raw[: len(raw) // 2], "json-malformed"),
-    "zeros": (bytes(1000), "json-malformed"),
-    "not UTF-8": (b'{"mediaType": "\xff"}', "json-malformed"),
-    "a list": (b"[]", "document-invalid"),
-    "deep": (b"[" * 100_000, "json-too-deep"),
-    "a name twice": (lambda raw: b'{"mediaType":"x",' + raw[1:], "json-malformed"),
-    "sixty megabytes": (lambda raw: raw + b" " * (60 << 20), "document-invalid"),
-}
 
 
 @pytest.mark.parametrize("name", RAW)
@@ -147,26 +134,6 @@ def test_keys_that_begin_later_prove_nothing(signed, capsys):
     signed.put_root(root.replace(start, hour(1).strftime("%Y-%m-%dT%H:%M:%SZ")).encode())
     assert signed.verify() == 10
     assert refused(capsys) == "keyless-unproved"
-
-
-ROOTS = {
-    "not JSON": b"hello",
-    "empty": b"{}",
-    "no logs": {"tlogs": []},
-    "no authority": {"certificateAuthorities": []},
-    "no certificate log": {"ctlogs": []},
-    "a text for logs": {"tlogs": "x"},
-    "a number for a log": {"tlogs": [7]},
-    "another format": {"mediaType": "text/plain"},
-    "a certificate that is none": {
-        "certificateAuthorities": [
-            {"certChain": {"certificates": [{"rawBytes": BAD_DER}]}, "validFor": {}}
-        ]
-    },
-    "a date that is none": {"ctlogs": [{"publicKey": {"validFor": {"start": "soon"}}}]},
-    "a date without a zone": {"ctlogs": [{"publicKey": {"validFor": {"end": "2026-01-01"}}}]},
-    "sixty megabytes": b" " * (60 << 20),
-}
 
 
 @pytest.mark.parametrize("name", ROOTS)
