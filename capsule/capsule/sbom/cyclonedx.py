@@ -18,6 +18,8 @@ _TYPES = {
     PartKind.WHEEL: "library",
     PartKind.ARCHIVE: "file",
     PartKind.STORE_PATH: "library",
+    PartKind.IMAGE: "container",
+    PartKind.OS_PACKAGE: "library",
 }
 _ALGORITHMS = {"sha1": "SHA-1", "sha256": "SHA-256"}
 
@@ -66,6 +68,8 @@ def _component(part: Part) -> JsonValue:
         value["hashes"] = [_hash(part.digest)]
     if part.url:
         value["purl"] = part.url
+    if part.remark:
+        value["description"] = part.remark
     licences = _licences(part.licence)
     if licences:
         value["licenses"] = licences

@@ -1,7 +1,8 @@
 """The parts of a release, as other ecosystems know them: one list, from which every bill is made.
 
 Everything comes from the release manifest and the content itself, so the list is the same whoever
-makes it. A part is what somebody else may publish a warning about: a component, or a wheel in it.
+makes it. A part is what somebody else may publish a warning about: a component, a wheel in it, a
+package of the operating system in an image.
 """
 
 import re
@@ -11,13 +12,15 @@ from email.message import Message
 from email.parser import BytesParser
 from enum import StrEnum
 from typing import Final
+from urllib.parse import quote
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from capsule.builder.packer import Listing
+from capsule.sbom.image_packages import ImagePackages, OsPackage, image_packages
 from capsule_manifest.digest import CapsuleId, ObjectId
-from capsule_manifest.release import Component, External, Release
+from capsule_manifest.release import Component, ComponentKind, External, Release
 
 __all__ = ["Bill", "Licence", "Part", "PartKind", "bill_of"]
 
@@ -35,6 +38,8 @@ class PartKind(StrEnum):
     WHEEL = "wheel"
     ARCHIVE = "archive"
     STORE_PATH = "store-path"
+    IMAGE = "image"
+    OS_PACKAGE = "os-package"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +52,10 @@ class Licence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part. `digest` is `sha256:<hex>` or `sha1:<hex>`; `url` is a package URL, or empty.
+    """One part. `digest` is `sha256:<hex>` or `sha1:<hex>`; `url` is a package URL. Both may be "".
 
-    `component` names the component of the release that holds it; a component holds itself.
+    `component` names the component of the release that holds it; a component holds itself. `remark`
+    is for people.
     """
 
     ref: str
@@ -60,6 +66,7 @@ class Part:
     url: str
     licence: Licence
     component: str
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +82,11 @@ class Bill:
 
 
 def bill_of(capsule: CapsuleId, release: Release, listings: Mapping[ObjectId, Listing]) -> Bill:
-    """List the parts of a release. `listings` has each component's tree and a way to read it."""
+    """List the parts of a release. `listings` has each component's tree and a way to read it.
+
+    Raises:
+        Refused: `image-malformed`, `json-*` when the packages of an image can't be read.
+    """
     parts: dict[str, Part] = {}
     for component in release.components:
         for part in _parts(component, release, listings[component.tree]):
@@ -103,9 +114,56 @@ def _parts(component: Component, release: Release, listing: Listing) -> Iterator
         licence=Licence(),
         component=own,
     )
+    if component.kind is ComponentKind.IMAGE:
+        yield from _image(component, own, image_packages(listing, where=component.name))
+        return
     metadata = _metadata(listing)
     for external in component.external:
         yield _external(external, own, metadata)
+
+
+def _image(component: Component, own: str, found: ImagePackages) -> Iterator[Part]:
+    """Yield an image, its configuration, by whose digest engines know it, and its packages."""
+    for external in component.external:
+        is_image = external.type == "image"
+        yield Part(
+            ref=f"{own}/{external.name}" + ("" if is_image else "@config"),
+            kind=PartKind.IMAGE if is_image else PartKind.ARCHIVE,
+            name=external.name if is_image else f"{external.name} (configuration)",
+            version="",
+            digest=external.digest,
+            url=_image_url(external) if is_image else "",
+            licence=Licence(),
+            component=own,
+            remark=f"packages are listed from: {found.source}" if is_image else "",
+        )
+    for package in found.packages:
+        yield _os_package(package, own)
+
+
+def _os_package(package: OsPackage, own: str) -> Part:
+    name = f"{package.name}:{package.architecture}" if package.architecture else package.name
+    return Part(
+        ref=f"{own}/{name}={package.version}",
+        kind=PartKind.OS_PACKAGE,
+        name=package.name,
+        version=package.version,
+        digest="",
+        url=package.url,
+        licence=_stated(package.licence),
+        component=own,
+    )
+
+
+def _image_url(external: External) -> str:
+    """Return the package URL of an image: its name in its registry, and its manifest's digest.
+
+    Source: Package-URL specification, type oci.
+    """
+    place, _, last = external.name.rpartition("/")
+    name = last.partition("@")[0].partition(":")[0].lower()
+    asked = f"?repository_url={quote(f'{place}/{name}', safe=':')}" if place else ""
+    return f"pkg:oci/{quote(name)}@{external.digest}{asked}"
 
 
 def _external(external: External, own: str, metadata: Mapping[tuple[str, str], Message]) -> Part:
@@ -179,14 +237,19 @@ def _licence(metadata: Message) -> Licence:
     Source: core metadata specification 2.4, "License-Expression", "License" and "Classifier".
     """
     for field in ("License-Expression", "License"):
-        text = str(metadata.get(field, "")).strip()
-        try:
-            if text:
-                return Licence(expression=canonicalize_license_expression(text))
-        except InvalidLicenseExpression:
-            continue
+        stated = _stated(str(metadata.get(field, "")).strip())
+        if stated.expression:
+            return stated
     classifiers = [str(item) for item in metadata.get_all("Classifier", [])]
     names = [item.removeprefix(_OSI) for item in classifiers if item.startswith(_OSI)]
     # The field may hold a whole licence; its first line is its title.
     title = str(metadata.get("License", "")).strip().split("\n", 1)[0]
     return Licence(text=", ".join(names) or title)
+
+
+def _stated(text: str) -> Licence:
+    """Return a licence as an expression where it is a valid one, otherwise as text."""
+    try:
+        return Licence(expression=canonicalize_license_expression(text) if text else "")
+    except InvalidLicenseExpression:
+        return Licence(text=text)

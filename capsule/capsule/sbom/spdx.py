@@ -68,6 +68,8 @@ def _package(part: Part) -> JsonValue:
                 "referenceLocator": part.url,
             }
         ]
+    if part.remark:
+        value["comment"] = part.remark
     comment = _comment(part.licence)
     if comment:
         value["licenseComments"] = comment
