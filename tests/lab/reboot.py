@@ -11,6 +11,7 @@ service is looked at from outside from before the order to the end of the case.
 import argparse
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from support.lab.fleet import Lab
@@ -21,11 +22,10 @@ from support.lab.stepper import Start, StepMissed, Stepper, watched_starts
 UNIT = "hello.service"
 # A step that takes less has no middle that differs from its beginning and its end.
 MIDDLE_FROM_MS = 4
-NEAR_STEPS = 3  # so many before the one that is wanted, a supervisor is let run in short slices
 D2_MS = 20_000
 COMMITTING = ("commit", "outcome", "result")
 Stop = Callable[[Stepper, int], None]
-ATTEMPTS = 6  # a step that does nothing is missed now and then
+ATTEMPTS = 6  # the middle of a short step is missed now and then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,6 @@ class Moment:
 
     step: str
     after_s: float
-    near: str
 
     @property
     def words(self) -> str:
@@ -43,7 +42,7 @@ class Moment:
 
     def stop(self, op: Stepper, attempt: int) -> None:
         """Let the op's supervisor stand at this moment, earlier at every further attempt."""
-        op.stop_in(self.step, near=self.near, after_s=self.after_s / attempt)
+        op.stop_in(self.step, after_s=self.after_s / attempt)
 
 
 class Reboots:
@@ -94,7 +93,7 @@ class Reboots:
 
         def stop(op: Stepper, attempt: int) -> None:
             del attempt
-            op.stop_when_there_is(name, near="unhold")
+            op.stop_when_there_is(name)
 
         self._killed("install", f"{name} is there", "good", stop)
 
@@ -132,9 +131,12 @@ class Reboots:
         """Order releases until one's supervisor stands where it should."""
         for attempt in range(1, ATTEMPTS + 1):
             self._last += 1
-            self._on.order(self._last, kind, d2_ms=D2_MS)
             try:
-                stop(Stepper(self._on.host, op_id_of(self._last)), attempt)
+                # Followed while it is ordered: its first steps don't wait for the answer to come.
+                with ThreadPoolExecutor(1) as pool:
+                    ordered = pool.submit(self._on.order, self._last, kind, d2_ms=D2_MS)
+                    stop(Stepper(self._on.host, op_id_of(self._last)), attempt)
+                ordered.result()
                 return
             except StepMissed:
                 if attempt == ATTEMPTS:
@@ -171,16 +173,13 @@ class Reboots:
 def moments_of(lines: Iterable[dict[str, object]]) -> list[Moment]:
     """Return the beginning of every step, and the middle of those that last."""
     moments = []
-    steps = [""] * NEAR_STEPS
     for line in lines:
         if line["state"] != "done":
             continue
         step, took_ms = str(line["name"]), int(str(line["took_ms"]))
-        steps.append(step)
-        near = steps[-1 - NEAR_STEPS]
-        moments.append(Moment(step=step, after_s=0, near=near))
+        moments.append(Moment(step=step, after_s=0))
         if took_ms >= MIDDLE_FROM_MS:
-            moments.append(Moment(step=step, after_s=took_ms / 2000, near=near))
+            moments.append(Moment(step=step, after_s=took_ms / 2000))
     return moments
 
 

@@ -1,9 +1,8 @@
 """Stop a program of a lab host inside a step, from outside, and watch what its service starts.
 
-The host program has no switch for tests. It is let run in slices of some microseconds, by SIGSTOP
-and SIGCONT, and its journal is read while it stands: so the stop is in the step that was asked for.
-A step that does nothing lasts no longer than two lines of the journal and may be missed. Far from
-the step that is asked for, slices are longer: most of an op is the start of its program.
+The host program has no switch for tests. It is traced from one system call to the next, and its
+journal is read in between: so the stop is in the step that was asked for, also when the step does
+nothing and lasts no longer than two lines of the journal.
 """
 
 import json
@@ -16,16 +15,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.lab.commands import LabError, wait_until
+from support.lab.commands import LabError
 from support.lab.host import LabHost
+from support.lab.trace import Traced
 
 __all__ = ["Start", "StepMissed", "Stepper", "watched_starts"]
 
-_SLICE_S = 20e-6
-_FAR_SLICE_S = 1e-3
 _LOOK_S = 0.001
 _TICKS_S = 0.02
 _APPEARS_S = 20
+_ENDS_S = 60
 _OPS = "/var/lib/capsule/state/ops"
 
 
@@ -74,32 +73,31 @@ class Stepper:
         outcome = self._folder / "outcome"
         return outcome.exists() and not outcome.samefile(self._folder / "outcome.restoring")
 
-    def stop_in(self, step: str, *, near: str, after_s: float = 0) -> str:
+    def stop_in(self, step: str, *, after_s: float = 0) -> str:
         """Let the supervisor stand `after_s` of its run into a step; return where it stands.
-
-        `near` is a step some way before it, from which on slices are short; empty if there is none.
 
         Raises:
             StepMissed: the op ended without that step, or was past it by then.
         """
-        self._slices_until(lambda: self._last_started() == step, near=near, what=f"step {step}")
-        until = time.monotonic() + after_s
-        while time.monotonic() < until and self._last_started() == step and self._let_run():
-            pass
+        traced = self._traced_until(lambda: self._last_started() == step, what=f"step {step}")
+        if after_s:
+            traced.run_until(lambda: self._last_started() != step, within_s=after_s)
+        traced.leave_standing()
         if self._last_started() != step:
-            for pid in self._pids():
-                _send(pid, signal.SIGCONT)
+            self._go_on()
             message = f"the op was past {step} after {after_s} s of it"
             raise StepMissed(message)
+        self._stand()
         return step
 
-    def stop_when_there_is(self, name: str, *, near: str) -> str:
+    def stop_when_there_is(self, name: str) -> str:
         """Let the supervisor stand when a name appears in the op's folder; return the name.
 
         Raises:
             StepMissed: the op ended without it.
         """
-        self._slices_until(lambda: self.has(name), near=near, what=f"the name {name}")
+        self._traced_until(lambda: self.has(name), what=f"the name {name}").leave_standing()
+        self._stand()
         return name
 
     def _last_started(self) -> str:
@@ -117,15 +115,35 @@ class Stepper:
     def _journals(self) -> tuple[Path, Path]:
         return self._folder / "steps", self._folder / "steps.restore"
 
-    def _slices_until(self, condition: Callable[[], bool], *, near: str, what: str) -> None:
-        wait_until(self._pids, timeout_s=_APPEARS_S, what="a supervisor")
-        while True:
-            self._stand()
-            if condition():
-                return
-            if not self._let_run(far=near not in self._names_started()):
-                message = f"the op ended before {what}: {self.lines()}"
-                raise StepMissed(message)
+    def _traced_until(self, condition: Callable[[], bool], *, what: str) -> Traced:
+        self._await_begin()
+        message = f"the op ended before {what}"
+        try:
+            traced = Traced(self._leader())
+        except ProcessLookupError:
+            raise StepMissed(message) from None
+        if not traced.run_until(condition, within_s=_ENDS_S) or not condition():
+            traced.leave_standing()
+            self._go_on()
+            raise StepMissed(f"{message}: {self.lines()}")
+        return traced
+
+    def _await_begin(self) -> None:
+        """Wait for the op's first line: before it a program is loaded, thousands of calls long."""
+        until = time.monotonic() + _APPEARS_S
+        while not self._last_started():
+            if time.monotonic() > until:
+                message = "no op began"
+                raise LabError(message)
+            time.sleep(_LOOK_S)
+
+    def _leader(self) -> int:
+        """Return the process that systemd itself started."""
+        pids = self._pids()
+        for pid in pids:
+            if _stat(pid)[1] not in {str(other).encode() for other in pids}:
+                return pid
+        raise ProcessLookupError
 
     def _pids(self) -> list[int]:
         return self._host.pids_of(self._unit)
@@ -137,20 +155,9 @@ class Stepper:
         while any(_runs(pid) for pid in self._pids()):
             time.sleep(0)
 
-    def _let_run(self, *, far: bool = False) -> bool:
-        """Let them run one slice, a longer one `far` from the goal; False when none is left."""
-        pids = self._pids()
-        for pid in pids:
+    def _go_on(self) -> None:
+        for pid in self._pids():
             _send(pid, signal.SIGCONT)
-        if far:
-            time.sleep(_FAR_SLICE_S)
-        until = time.perf_counter() + _SLICE_S
-        while time.perf_counter() < until:
-            pass  # a sleep lasts many times as long
-        for pid in pids:
-            _send(pid, signal.SIGSTOP)  # at once: to look who is there lasts longer than a slice
-        self._stand()
-        return bool(pids)
 
 
 @contextmanager
@@ -202,7 +209,7 @@ def _look_at(host: LabHost, pid: int) -> Start | None:
 
 def _began_s(pid: int) -> float:
     """Return when a process began, as the time of files counts: seconds, to a tick of 10 ms."""
-    ticks = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    ticks = int(_stat(pid)[19])
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -215,7 +222,14 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 def _runs(pid: int) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except OSError:
+        return _stat(pid)[0] not in (b"T", b"Z", b"t", b"X", b"D")
+    except ProcessLookupError:
         return False
-    return state not in (b"T", b"Z", b"t", b"X", b"D")
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return the fields after the name: state, parent, and so on. Raises: ProcessLookupError."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except FileNotFoundError:
+        raise ProcessLookupError from None
