@@ -28,7 +28,8 @@ ExecStart=/bin/sh main.sh
 
 @pytest.fixture
 def site(tmp_path, capsys):
-    made = Site(tmp_path, capsys, WrongClock(tmp_path / "clock"))
+    clock = WrongClock(tmp_path / "clock")
+    made = Site(tmp_path, capsys, clock=clock, surround=clock.runtime)
     yield made
     made.stop()
 

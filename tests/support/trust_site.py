@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from support.wrong_clock import WrongClock
 
 __all__ = ["Site"]
 
+Files = Mapping[str, bytes]
 FLEET = """
 format = 1
 product = "acme/hello"
@@ -37,17 +39,23 @@ reason = "a folder"
 class Site:
     """Runs commands in this process, or with `clock` in processes that see another time.
 
-    The host sees the other time as well: its launcher is the clock's.
+    `surround` changes the host's program before it is put into a capsule.
     """
 
     def __init__(
-        self, folder: Path, capsys: pytest.CaptureFixture[str], clock: WrongClock | None = None
+        self,
+        folder: Path,
+        capsys: pytest.CaptureFixture[str],
+        *,
+        clock: WrongClock | None = None,
+        surround: Callable[[Files], Files] = lambda runtime: runtime,
     ) -> None:
         self.folder = folder
         self._capsys = capsys
         self.clock = clock
+        self._surround = surround
         self.host = folder / "n1"
-        self.host.mkdir(mode=0o755)
+        self.host.mkdir(mode=0o755, exist_ok=True)
         self.trust = folder / "etc"
         (folder / "fleet.toml").write_text(FLEET)
         for name in ("ci", "route", "root", "ctl"):
@@ -75,7 +83,7 @@ class Site:
         return code, json.loads(out) if out.startswith("{") else out
 
     def capsule(self, counter: int, **options: Any) -> MiniCapsule:
-        runtime = real_runtime() if self.clock is None else self.clock.runtime(real_runtime())
+        runtime = self._surround(real_runtime())
         folder = self.folder / f"{counter}.capsule"
         made = write_capsule(folder, counter=counter, runtime=runtime, signers=(), **options)
         assert self.run("sign", made.folder, "--key", self.folder / "ci")[0] == 0
@@ -94,11 +102,12 @@ class Site:
             "--controller-key", self.folder / "ctl", "--home", self.folder / "home", "--json",
         )  # fmt: skip
 
-    def on_host(self, *words: str) -> tuple[int, list[Any]]:
+    def on_host(self, *words: str, stdin: bytes = b"") -> tuple[int, list[Any]]:
         """Run the host's own program; return its exit code and its records."""
         done = subprocess.run(
-            [self.host / "opt/capsule/bin/capsule", *words], capture_output=True, check=False
-        )
+            [self.host / "opt/capsule/bin/capsule", *words], input=stdin, capture_output=True,
+            check=False,
+        )  # fmt: skip
         lines = done.stdout.decode().replace("\x1e", "").splitlines()
         return done.returncode, [json.loads(line) for line in lines if line.startswith("{")]
 
