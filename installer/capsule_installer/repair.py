@@ -3,7 +3,9 @@
 What agrees is checked here, under the host's lock and the controller's fence, and never believed
 from the request: the link, the generation's own manifest, its signed stage marker, the receipt that
 committed it, unit files, managed files, and the running processes. The marker is published under a
-name that must still be free, and the chain gets a receipt. Whatever is missing is named.
+name that must still be free. Whoever changes the host without capsule heeds no lock, so everything
+is compared once more behind the marker, which goes again if something changed meanwhile. Then the
+chain gets a receipt. Whatever is missing is named.
 
 Source: design, section 9 ("`node repair`").
 """
@@ -99,11 +101,7 @@ def _find_done(effects: Effects, repair: Repair) -> Envelope | None:
 
 def _repair(effects: Effects, repair: Repair) -> Envelope:
     path = installed_marker_path(effects.layout)
-    receipt = _receipt(effects, repair)
-    staged = _staged(effects, repair)
-    installation = _installation(effects, staged)
-    for surface, expected, got in _differences(effects, installation, repair, receipt):
-        raise _missing(surface, expected, got)
+    receipt, staged = _prove(effects, repair)
     marker = replace(
         staged,
         kind="installed",
@@ -113,13 +111,39 @@ def _repair(effects: Effects, repair: Repair) -> Envelope:
         op_id=receipt.op_id,
     )
     signed = sign(encode_marker(marker), payload_type=MARKER_TYPE, signer=effects.signer)
-    if not publish_once(effects.disk, path, encode_record(signed), 0o600) and not _is_same(
-        effects, path, marker
-    ):
+    published = publish_once(effects.disk, path, encode_record(signed), 0o600)
+    if not published and not _is_same(effects, path, marker):
         raise _missing("the installed marker", "none", "a file that is not this repair's own")
+    try:
+        _prove(effects, repair)
+    except (CapsuleError, OSError):
+        if published:
+            _withdraw(effects, receipt)
+        raise
     return effects.chain.append(
         lambda sequence, previous: _repair_receipt(effects, repair, receipt, sequence, previous)
     )
+
+
+def _prove(effects: Effects, repair: Repair) -> tuple[Receipt, Marker]:
+    """Return the receipt and the stage marker that the marker follows from, all else agreeing.
+
+    Raises:
+        Refused: `repair-refused` with the first surface that does not agree.
+    """
+    receipt = _receipt(effects, repair)
+    staged = _staged(effects, repair)
+    installation = _installation(effects, staged)
+    for surface, expected, got in _differences(effects, installation, repair, receipt):
+        raise _missing(surface, expected, got)
+    return receipt, staged
+
+
+def _withdraw(effects: Effects, receipt: Receipt) -> None:
+    # What took its place is not ours to remove. Not made durable: a marker that comes back has
+    # no receipt of its repair, and is compared with everything else by whoever reads it.
+    if _is_own(effects, receipt):
+        effects.disk.unlink(installed_marker_path(effects.layout))
 
 
 def _receipt(effects: Effects, repair: Repair) -> Receipt:
@@ -219,7 +243,10 @@ def _is_own(effects: Effects, receipt: Receipt) -> bool:
 
 def _is_same(effects: Effects, path: str, marker: Marker) -> bool:
     raw = _read(effects, path)
-    return raw is not None and decode_record(raw, where=path).payload == encode_marker(marker)
+    try:
+        return raw is not None and decode_record(raw, where=path).payload == encode_marker(marker)
+    except CapsuleError:
+        return False
 
 
 def _read(effects: Effects, path: str) -> bytes | None:

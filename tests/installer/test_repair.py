@@ -1,16 +1,26 @@
 """Repair writes a missing marker from agreeing evidence, and from nothing less."""
 
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from capsule_installer.installed import installed_marker_path, read_installed_marker
+from capsule_installer.installed import installed_marker_path
+from capsule_installer.receipts import ReceiptChain
 from capsule_installer.repair import repair_marker
-from capsule_manifest.envelope import decode_record, sign
+from capsule_installer.state import HostState
+from capsule_manifest.envelope import decode_record, encode_record, sign
+from capsule_manifest.errors import CapsuleError
 from capsule_manifest.keys import b64decode
 from capsule_manifest.records import decode_receipt
 from capsule_manifest.repairs import REPAIR_TYPE, Repair, encode_repair
+from capsule_manifest.wire import RecordReader
 from support.failures import fails_with
 from support.signing import FixedSigner
-from support.staged_host import NODE, Build
+from support.staged_host import NODE, Build, await_true
 
 pytestmark = pytest.mark.network
 
@@ -125,3 +135,165 @@ def test_a_process_of_another_generation_or_none_is_refused(installed):
     lose_marker(host)
     host.stop_services()
     refused(host, marker, "process of hello.service")
+
+
+class Watched:
+    """A disk that does something between two of its calls, and knows what was read when."""
+
+    def __init__(self, disk, act=None, *, before_call=-1):
+        self._disk, self._act, self._before_call = disk, act, before_call
+        self.calls = 0
+        self.acted = False
+        self.last_read = {}
+        self.linked = {}
+
+    def __getattr__(self, name):
+        method = getattr(self._disk, name)
+
+        def call(*arguments):
+            if self.calls == self._before_call:
+                self._act()
+                self.acted = True
+            self.calls += 1
+            self.last_read[arguments[0]] = self.calls
+            if name == "link":
+                self.linked[arguments[1]] = self.calls
+            return method(*arguments)
+
+        return call
+
+
+def repair_on(host, disk, marker, op_id):
+    effects = host.effects()
+    watched = replace(
+        effects,
+        disk=disk,
+        state=HostState(disk, host.layout),
+        chain=ReceiptChain(disk, host.layout, host.signer),
+    )
+    return repair_marker(watched, repair(host, marker, op_id=op_id))
+
+
+def forget_repair(host):
+    """Undo a repair with its receipt, so that the next one makes the same calls."""
+    lose_marker(host)
+    max(Path(host.layout.receipts).glob("[0-9]*.json")).unlink()
+
+
+def failure_of(host, disk, marker, op_id):
+    """Return the error id of a repair, None when it is done."""
+    try:
+        repair_on(host, disk, marker, op_id)
+    except CapsuleError as error:
+        return error.error_id
+    return None
+
+
+def swaps(host, marker):
+    """Return, by the artefact's path, how it is changed and how it is made whole again."""
+    managed = f"{host.root}/etc/hello/hello.toml"
+    unit = f"{host.layout.units}/hello.service"
+    manifest = f"{host.layout.generation(marker.generation)}/capsule.json"
+    current = Path(host.layout.current)
+
+    def other_file(path):
+        kept = Path(path).with_suffix(".kept")
+        return (
+            lambda: (Path(path).rename(kept), Path(path).write_bytes(b"#\n")),
+            lambda: kept.rename(path),
+        )
+
+    def lead(target):
+        return lambda: (current.unlink(missing_ok=True), current.symlink_to(target))
+
+    return {
+        managed: other_file(managed),
+        unit: other_file(unit),
+        manifest: other_file(manifest),
+        host.layout.current: (
+            lead("generations/2-00000000"), lead(f"generations/{marker.generation}")
+        ),
+        host.layout.hold: (
+            lambda: Path(host.layout.hold).write_text("somebody\n"),
+            lambda: Path(host.layout.hold).unlink(),
+        ),
+    }  # fmt: skip
+
+
+def test_an_artefact_that_changes_between_any_two_steps_is_refused_unless_all_were_read(installed):
+    host, marker = installed
+    lose_marker(host)
+    path = Path(installed_marker_path(host.layout))
+    quiet = Watched(host.disk)
+    repair_on(host, quiet, marker, "a" * 32)
+    assert quiet.calls > 50
+    forget_repair(host)
+    refusals, late = set(), set()
+    published = quiet.linked[str(path)]
+    for number, (artefact, (change, undo)) in enumerate(swaps(host, marker).items()):
+        # A check that came before the marker's publication only would not see what came between.
+        assert quiet.last_read[artefact] > published
+        for step in (*range(0, quiet.calls, 7), *range(published - 6, published + 7)):
+            disk = Watched(host.disk, change, before_call=step)
+            why = failure_of(host, disk, marker, f"{number:016x}{step:016x}")
+            if why is None:
+                assert disk.last_read[artefact] <= step, f"{artefact} before call {step}"
+                late.add(artefact)
+                forget_repair(host)
+            else:
+                assert why == "repair-refused"
+                assert not path.exists(), f"{artefact} before call {step}"
+                refusals.add(artefact)
+            if disk.acted:
+                undo()
+    assert refusals == late == set(swaps(host, marker))
+
+
+def test_a_marker_that_somebody_else_writes_meanwhile_is_left_and_the_repair_refused(installed):
+    host, marker = installed
+    lose_marker(host)
+    path = Path(installed_marker_path(host.layout))
+    quiet = Watched(host.disk)
+    repair_on(host, quiet, marker, "a" * 32)
+    path.unlink()
+
+    def write():
+        path.unlink(missing_ok=True)
+        path.write_bytes(b"{}")
+
+    for step in range(0, quiet.last_read[str(path)], 3):
+        with fails_with("repair-refused"):
+            repair_on(host, Watched(host.disk, write, before_call=step), marker, f"{step:032x}")
+        assert path.read_bytes() == b"{}"
+        path.unlink()
+
+
+STOPS_BEFORE_ITS_ACT = """\
+import os, signal, sys
+from capsule_installer.disk import RealDisk
+link = RealDisk.link
+def stopping(self, source, target):
+    if target.endswith("/installed.json"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    link(self, source, target)
+RealDisk.link = stopping
+from capsule_installer.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_real_program_that_stands_still_before_its_act_refuses_what_changed_meanwhile(installed):
+    host, marker = installed
+    lose_marker(host)
+    argv = [sys.executable, "-c", STOPS_BEFORE_ITS_ACT, "--root", host.root, "repair"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        program.stdin.write(encode_record(repair(host, marker)))
+        program.stdin.close()
+        await_true(lambda: Path(f"/proc/{program.pid}/stat").read_text().split()[2] == "T")
+        Path(f"{host.root}/etc/hello/hello.toml").write_bytes(b"two\n")
+        program.send_signal(signal.SIGCONT)
+        (said,) = RecordReader().feed(program.stdout.read())
+    assert program.returncode == 3
+    assert said["error"] == "repair-refused"
+    assert "hello.toml" in said["where"]
+    assert not Path(installed_marker_path(host.layout)).exists()
