@@ -8,11 +8,9 @@ import copy
 import json
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
-import sigstore._store
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
@@ -25,8 +23,9 @@ from capsule.keyless.verifier import SigstoreVerifier
 from capsule_manifest.errors import Refused
 from capsule_manifest.policy import Identity
 from support.documents import RELEASE_KEY
-from support.foreign import npm_packages, run_node, source_distribution
+from support.foreign import npm_packages, run_node
 from support.keyless_world import IDENTITY, flip
+from support.published import PUBLIC, STAGING, public_root_bytes, published_attestations
 from support.sigstore_instance import ISSUER, SUBJECT, Fault
 
 SIGSTORE_JS = ("@sigstore/verify@4.1.3", "@sigstore/bundle@5.0.1")
@@ -166,64 +165,14 @@ def test_sigstore_js_agrees_about_bundles_by_keys(world):
 
 
 # --- bundles of the public instance -----------------------------
-GITHUB = "https://token.actions.githubusercontent.com"
-MODELS = "trailofbits/pypi-attestation-models/.github/workflows/release.yml@refs/tags/v0.0.4a2"
-ATTESTATIONS = "trailofbits/pypi-attestations/.github/workflows/release.yml@refs/tags/v0.0.19"
-GITLAB = "facutuesca/gitlab-oidc-project//.gitlab-ci.yml@refs/heads/main"
-PUBLIC = {
-    "pypi_attestation_models-0.0.4a2.tar.gz.sigstore": ("https://github.com/" + MODELS, GITHUB),
-    "pypi_attestation_models-0.0.4a2.tar.gz.attestation": ("https://github.com/" + MODELS, GITHUB),
-    "pypi_attestations-0.0.19.tar.gz.publish.attestation": (
-        "https://github.com/" + ATTESTATIONS,
-        GITHUB,
-    ),
-    "pypi_attestations-0.0.19.tar.gz.slsa.attestation": (
-        "https://github.com/" + ATTESTATIONS,
-        GITHUB,
-    ),
-    "gitlab_oidc_project-0.0.3.tar.gz.publish.attestation": (
-        "https://gitlab.com/" + GITLAB,
-        "https://gitlab.com",
-    ),
-}
-STAGING = "rfc8785-0.1.2-py3-none-any.whl.sigstore"
-
-
 @pytest.fixture(scope="module")
 def published():
-    """Attestations of released packages, by file name, as bundles."""
-    found = {}
-    with tarfile.open(source_distribution("pypi-attestations==0.0.30")) as archive:
-        for member in archive:
-            name = member.name.rpartition("/")[2]
-            if name in PUBLIC or name == STAGING:
-                found[name] = as_bundle(json.load(archive.extractfile(member)))
-    return found
-
-
-def as_bundle(document):
-    """Return an attestation as the bundle that it was made from. Source: PEP 740."""
-    if "mediaType" in document:
-        return document
-    material, envelope = document["verification_material"], document["envelope"]
-    return {
-        "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
-        "verificationMaterial": {
-            "certificate": {"rawBytes": material["certificate"]},
-            "tlogEntries": material["transparency_entries"],
-        },
-        "dsseEnvelope": {
-            "payload": envelope["statement"],
-            "payloadType": "application/vnd.in-toto+json",
-            "signatures": [{"sig": envelope["signature"]}],
-        },
-    }
+    return published_attestations()
 
 
 def public_root(host):
     """Return the trusted root that the package itself carries."""
-    folder = Path(sigstore._store.__file__).parent / f"https%3A%2F%2Ftuf-repo-cdn.{host}.dev"
-    return PinnedRoot((folder / "trusted_root.json").read_bytes(), where=host)
+    return PinnedRoot(public_root_bytes(host), where=host)
 
 
 def prove(bundle, root, subject, issuer):
