@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from capsule_installer.effects import Effects
-from capsule_installer.journal import read_journal
+from capsule_installer.journal import JournalReader
 from capsule_installer.op_folder import OpFile, OpFolder, Result
 from capsule_installer.outcome import carried_receipt
 from capsule_installer.settle import RECEIPT_RESULTS, settle_all
@@ -39,12 +39,10 @@ def follow_op(
     if not op.has(OpFile.ORDER):
         raise Refused("op-unknown", "this host knows no such op", got=op_id)
     until_ms = effects.clock.boot_ms() + timeout_ms
-    told_lines, told = 0, set[str]()
+    journal, told = JournalReader(op), set[str]()
     while True:
-        lines = read_journal(op)
-        for line in lines[told_lines:]:
+        for line in journal.new_lines():
             yield "step", dict(line)
-        told_lines = len(lines)
         proof = op.proof()
         if proof is not None and "proof" not in told:
             told.add("proof")

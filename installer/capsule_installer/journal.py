@@ -11,7 +11,7 @@ from capsule_manifest.canonical import DEFAULT_LIMITS, JsonValue, decode_foreign
 from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.records import Step
 
-__all__ = ["JOURNALS", "Journal", "finished_steps", "read_journal"]
+__all__ = ["JOURNALS", "Journal", "JournalReader", "finished_steps", "read_journal"]
 
 JOURNALS = (OpFile.STEPS, OpFile.STEPS_RESTORE)
 """The files of a journal in their order: by the supervisor, by a restore."""
@@ -63,19 +63,41 @@ class Journal:
             self.close()
 
 
+class JournalReader:
+    """Read an op's journal while it grows: what was read before is not parsed again."""
+
+    def __init__(self, op: OpFolder) -> None:
+        self._op = op
+        self._read_bytes = dict.fromkeys(JOURNALS, 0)
+
+    def new_lines(self) -> list[dict[str, JsonValue]]:
+        """Return the whole lines that came since the last call."""
+        lines: list[dict[str, JsonValue]] = []
+        for name in JOURNALS:
+            raw = self._op.read(name) or b""
+            # A journal that began anew is shorter than what was read of the one before.
+            begin = self._read_bytes[name] if len(raw) >= self._read_bytes[name] else 0
+            # What follows the last line feed is still being written.
+            end = raw.rfind(b"\n") + 1
+            lines += _parsed(raw[begin:end], name)
+            self._read_bytes[name] = max(begin, end)
+        return lines
+
+
 def read_journal(op: OpFolder) -> list[dict[str, JsonValue]]:
     """Return all whole lines of an op's journal."""
+    return JournalReader(op).new_lines()
+
+
+def _parsed(raw: bytes, name: str) -> list[dict[str, JsonValue]]:
     lines: list[dict[str, JsonValue]] = []
-    for name in JOURNALS:
-        raw = op.read(name) or b""
-        # What follows the last line feed is still being written.
-        for line in raw.split(b"\n")[:-1]:
-            try:
-                value = decode_foreign(line, limits=DEFAULT_LIMITS, where=name)
-            except Refused:
-                continue
-            if isinstance(value, dict):
-                lines.append(value)
+    for line in raw.split(b"\n")[:-1]:
+        try:
+            value = decode_foreign(line, limits=DEFAULT_LIMITS, where=name)
+        except Refused:
+            continue
+        if isinstance(value, dict):
+            lines.append(value)
     return lines
 
 

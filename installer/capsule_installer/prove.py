@@ -24,6 +24,7 @@ from capsule_manifest.release import Unit
 __all__ = ["Expected", "HttpProbe", "ProbeHttp", "Prover", "ServiceProver"]
 
 _POLL_MS: Final = 20
+_FIRST_LOOK_MS: Final = 50
 _SOAK_POLL_MS: Final = 100
 _EVIDENCE_MAX: Final = 4
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -102,6 +103,8 @@ class ServiceProver:
         self, units: Sequence[Unit], expected: Expected, until_ms: int
     ) -> tuple[UnitProof, ...]:
         """Await all units, then soak all at once. Source: `Prover.prove`."""
+        # Each look is a program: what was just started gets the processor first, and serves sooner.
+        self._clock.sleep_ms(_FIRST_LOOK_MS)
         first = {unit.name: self._await_ready(unit, until_ms) for unit in units}
         soak_until_ms = self._clock.boot_ms() + max((unit.soak_ms for unit in units), default=0)
         while self._clock.boot_ms() < soak_until_ms:

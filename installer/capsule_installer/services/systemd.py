@@ -1,9 +1,10 @@
 """Services of a real host: systemd, reached through `systemctl`.
 
-Starts, stops and reloads are `service-systemd.sh`'s, because `rescue.sh` needs the same ones. Units
-are never enabled, disabled or masked: each of these reloads systemd, which costs ten times what a
-whole stop and start may. What a unit's [Install] section asks for becomes a drop-in beside the
-units, of the target that wants it; it comes and goes with the names of a release.
+A stop or a start is one `systemctl`, since every program more makes the outage longer. What does
+not end well so, and reloads, are `service-systemd.sh`'s, which `rescue.sh` needs as well. Units are
+never enabled, disabled or masked: each of these reloads systemd, which costs ten times what a whole
+stop and start may. What a unit's [Install] section asks for becomes a drop-in beside the units, of
+the target that wants it; it comes and goes with the names of a release.
 
 Source: systemd.unit(5), systemctl(1), systemd-analyze(1); `docs/explanation/install.md`.
 """
@@ -15,7 +16,7 @@ from typing import Final
 from capsule_installer.disk import Disk
 from capsule_installer.fsops import make_dirs, remove_tree
 from capsule_installer.layout import Layout
-from capsule_installer.processes import CLEAN_ENVIRONMENT, Processes
+from capsule_installer.processes import CLEAN_ENVIRONMENT, Completed, Processes
 from capsule_installer.services.base import UnitState
 from capsule_manifest.errors import Failed, Refused
 
@@ -24,6 +25,8 @@ __all__ = ["SystemdServices", "wanted_by"]
 _SCRIPT_MARGIN_MS: Final = 20_000
 _ASK_MS: Final = 5_000
 _VERIFY_MS: Final = 30_000
+_NO_WAIT_MS: Final = 1  # a stop had its time already
+_START_LIMIT: Final = "start-limit-hit"
 _PROPERTIES: Final = ("ActiveState", "InvocationID", "LoadState", "MainPID", "NRestarts", "Result")
 _TARGET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.@\\-]*\.[a-z]+")
 _WISHES: Final = {"WantedBy": "Wants", "RequiredBy": "Requires"}
@@ -100,11 +103,20 @@ class SystemdServices:
 
     def stop(self, unit: str, deadline_ms: int) -> None:
         """Stop a unit, by force at its deadline. Source: `ServiceManager.stop`."""
-        self._call("stop", unit, deadline_ms, "a unit did not stop")
+        if self._ask("stop", unit, deadline_ms).exit_code != 0:
+            # The script takes an unknown unit for a stopped one, and kills any other.
+            self._call("stop", unit, _NO_WAIT_MS, "a unit did not stop")
 
     def start(self, unit: str, deadline_ms: int) -> None:
         """Start a unit. Source: `ServiceManager.start`."""
-        self._call("start", unit, deadline_ms, "a unit could not be started")
+        asked = self._ask("start", unit, deadline_ms)
+        if asked.exit_code == 0:
+            return
+        what = "a unit could not be started"
+        if _START_LIMIT not in self.state(unit).result:
+            raise Failed("service-failed", what, got=asked.output.strip(), where=unit)
+        # Starts of another release count against the limit of this one; the script resets it.
+        self._call("start", unit, deadline_ms, what)
 
     def state(self, unit: str) -> UnitState:
         """Ask systemd about a unit; a condition that holds it back shows in `result`.
@@ -129,6 +141,15 @@ class SystemdServices:
             restarts=int(said["NRestarts"]) if said["NRestarts"].isdigit() else 0,
             result=f"{said['ActiveState']}, {said['Result']}, {said['LoadState']}",
         )
+
+    def _ask(self, verb: str, unit: str, deadline_ms: int) -> Completed:
+        argv = ["systemctl", "--no-ask-password", "--quiet", verb, "--", unit]
+        try:
+            return self._processes.run(argv, timeout_ms=deadline_ms, own_group=False)
+        except Failed as error:
+            if error.error_id != "process-timeout":
+                raise
+            return Completed(exit_code=1, output=str(error))
 
     def _call(self, verb: str, unit: str, deadline_ms: int, what: str) -> None:
         argv = ["sh", self._script, self._layout.root, verb, unit, str(deadline_ms)]

@@ -37,7 +37,10 @@ class Scripted:
     def run(self, argv, *, timeout_ms, folder="/", environment=CLEAN_ENVIRONMENT, on_start=None,
             own_group=True):  # fmt: skip
         self.asked.append(list(argv))
-        exit_code, output = self.answers.pop(0) if self.answers else (0, "")
+        answer = self.answers.pop(0) if self.answers else (0, "")
+        if isinstance(answer, Failed):
+            raise answer
+        exit_code, output = answer
         return Completed(exit_code=exit_code, output=output)
 
     def start_detached(self, argv, *, log):
@@ -126,12 +129,52 @@ def test_a_systemd_that_does_not_answer_is_an_error_and_not_an_inactive_unit(ans
     assert failure.value.error_id == "service-failed"
 
 
+SYSTEMCTL = ["systemctl", "--no-ask-password", "--quiet"]
+
+
 @pytest.mark.parametrize("verb", ["start", "stop"])
-def test_starts_and_stops_are_left_to_the_shell_program_that_rescue_uses(verb):
-    processes = Scripted((1, "no"))
-    with pytest.raises(Failed):
-        getattr(services(processes), verb)("x.service", 1_500)
-    assert processes.asked == [["sh", "s.sh", "/nowhere", verb, "x.service", "1500"]]
+def test_a_start_or_a_stop_that_ends_well_is_one_program(verb):
+    processes = Scripted()
+    getattr(services(processes), verb)("x.service", 1_500)
+    assert processes.asked == [[*SYSTEMCTL, verb, "--", "x.service"]]
+
+
+TOO_LATE = Failed("process-timeout", "a program did not end in time")
+
+
+@pytest.mark.parametrize("first", [(1, "no"), (5, "not loaded"), TOO_LATE])
+def test_a_stop_that_fails_is_left_at_once_to_the_program_that_rescue_uses(first):
+    processes = Scripted(first, (1, "still there"))
+    with pytest.raises(Failed, match="still there"):
+        services(processes).stop("x.service", 1_500)
+    assert processes.asked[1:] == [["sh", "s.sh", "/nowhere", "stop", "x.service", "1"]]
+    processes = Scripted(first)
+    services(processes).stop("x.service", 1_500)
+    assert len(processes.asked) == 2
+
+
+@pytest.mark.parametrize("first", [(1, "no"), TOO_LATE])
+def test_a_start_that_fails_is_not_tried_again(first):
+    processes = Scripted(first, shown(ActiveState="failed", Result="exit-code"))
+    with pytest.raises(Failed) as failure:
+        services(processes).start("x.service", 1_500)
+    assert failure.value.error_id == "service-failed"
+    assert [argv[0] for argv in processes.asked] == ["systemctl", "systemctl"]
+
+
+def test_a_start_at_its_limit_is_left_to_the_program_that_rescue_uses():
+    limit = shown(ActiveState="failed", Result="start-limit-hit")
+    processes = Scripted((1, "too often"), limit)
+    services(processes).start("x.service", 1_500)
+    assert processes.asked[2:] == [["sh", "s.sh", "/nowhere", "start", "x.service", "1500"]]
+
+
+def test_a_program_that_can_not_be_started_is_no_failed_stop():
+    missing = Failed("process-not-started", "a program could not be started")
+    processes = Scripted(missing)
+    with pytest.raises(Failed) as failure:
+        services(processes).stop("x.service", 1_500)
+    assert failure.value.error_id == "process-not-started"
 
 
 def test_only_lines_about_the_units_that_are_checked_count(tmp_path):
