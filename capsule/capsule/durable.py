@@ -7,6 +7,7 @@ reads, or writes through here.
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from capsule_manifest.errors import Failed, Refused
 
 __all__ = [
     "exclusive",
+    "link_file",
     "make_folder",
     "publish_once",
     "publish_path",
@@ -71,6 +73,26 @@ def publish_once(path: Path, data: bytes, *, mode: int = 0o600) -> bool:
     finally:
         temporary.unlink(missing_ok=True)
     return True
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Give a file that is never written again a second name; copy it where that can't be.
+
+    The name becomes durable with the folder that holds it, in `publish_path`.
+
+    Raises:
+        Failed: `controller-disk`.
+    """
+    if target.exists():
+        return
+    try:
+        os.link(source, target)
+    except OSError:
+        # Another file system, one without links, or too many of them.
+        try:
+            shutil.copyfile(source, target)
+        except OSError as error:
+            raise _failed("a file can't be copied", target) from error
 
 
 def publish_path(work: Path, path: Path) -> None:

@@ -223,12 +223,19 @@ class PackWriter:
 
     def add_encoded(self, content: bytes, stored: bytes, codec: Codec) -> Frame:
         """Write a frame that `encode_frame` made elsewhere, such as on another thread."""
+        return self.add_proved(
+            stored, codec, content_bytes=len(content), content_digest=object_id(content)
+        )
+
+    def add_proved(
+        self, stored: bytes, codec: Codec, *, content_bytes: int, content_digest: ObjectId
+    ) -> Frame:
+        """Write a frame of which somebody proved what it holds, such as one of another pack."""
         assert not self.is_full, "a full pack takes no further frame"
-        content_digest = object_id(content)
         frame = Frame(
             offset=self._offset,
             stored_bytes=len(stored),
-            content_bytes=len(content),
+            content_bytes=content_bytes,
             codec=codec,
             stored_digest=content_digest if codec == "raw" else object_id(stored),
             content_digest=content_digest,

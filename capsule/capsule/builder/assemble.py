@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 
 from capsule.builder.capsule_dir import (
     capsules_in,
-    copy_packs,
     directory_name,
+    known_packs,
+    take_packs,
     write_metadata,
 )
 from capsule.builder.committed import committed_files
@@ -20,7 +21,8 @@ from capsule.builder.config import FilesSource, RecoverySource, ReleaseSource, S
 from capsule.builder.git_source import open_work_tree
 from capsule.builder.managed_files import check_targets, files_input, recovery_input
 from capsule.builder.model import ComponentInput
-from capsule.builder.packer import Listing, list_component, pack_content
+from capsule.builder.packer import Listing, list_component, pack_content, pack_name
+from capsule.builder.remembered import Memory
 from capsule.builder.resolve import Resolved
 from capsule.builder.services import check_budget, check_unit_names, service_input
 from capsule.durable import publish_path, read_bounded
@@ -139,7 +141,9 @@ def draft_release(
     )
 
 
-def assemble(draft: Draft, output: Path, *, report: Callable[[str], None]) -> Built:
+def assemble(
+    draft: Draft, output: Path, *, report: Callable[[str], None], memory: Memory | None = None
+) -> Built:
     """Write the capsule directory of a draft into `output`, reusing packs of capsules there.
 
     An existing directory of the same id is left as it is: its packing and signatures stay valid.
@@ -148,6 +152,7 @@ def assemble(draft: Draft, output: Path, *, report: Callable[[str], None]) -> Bu
         Refused: `counter-not-higher`, `output-differs`.
         Failed: `input-changed`, `controller-disk`.
     """
+    memory = memory or Memory()
     output.mkdir(parents=True, exist_ok=True)
     folder = output / directory_name(draft.release, draft.capsule)
     siblings = capsules_in(output)
@@ -159,8 +164,12 @@ def assemble(draft: Draft, output: Path, *, report: Callable[[str], None]) -> Bu
         # A name of its own: two builds into one folder don't meet before the last step.
         with TemporaryDirectory(dir=output, prefix=f".{folder.name}.") as temporary:
             work = Path(temporary, "new")
-            reused = _write(draft, work, siblings, report)
+            reused, packs = _write(draft, work, siblings, report, memory)
             publish_path(work, folder)
+        for pack in packs:
+            # Written or proved a moment ago, by this process.
+            path = folder / "packs" / pack_name(pack)
+            memory.prove(path, pack.hex(), memory.state(path))
     return Built(
         folder=folder,
         capsule=draft.capsule,
@@ -171,9 +180,13 @@ def assemble(draft: Draft, output: Path, *, report: Callable[[str], None]) -> Bu
 
 
 def _write(
-    draft: Draft, work: Path, siblings: Sequence[Path], report: Callable[[str], None]
-) -> int:
-    """Write the members of a capsule and return how many components had their packs already."""
+    draft: Draft,
+    work: Path,
+    siblings: Sequence[Path],
+    report: Callable[[str], None],
+    memory: Memory,
+) -> tuple[int, set[ObjectId]]:
+    """Write the members of a capsule; return how many components were packed before, and packs."""
     packs = work / "packs"
     packs.mkdir(parents=True)
     contents: dict[ObjectId, Content] = {}
@@ -181,17 +194,18 @@ def _write(
     for root, listing in draft.listings.items():
         if not listing.content_bytes:
             continue
-        content = copy_packs(root, siblings, packs)
+        content = take_packs(root, siblings, packs, memory)
         if content is not None:
             reused += 1
         else:
             report(f"packing {listing.content_bytes} bytes")
-            content = pack_content(listing, packs)
+            names = {item.name for item in draft.release.components if item.tree == root}
+            content = pack_content(listing, packs, known_packs(names, siblings, memory))
         contents[root] = content
     packing = encode_packing(Packing(capsule=draft.capsule, contents=contents))
     trees = {root: encode_tree(listing.tree) for root, listing in draft.listings.items()}
     write_metadata(work, draft.manifest, packing, trees, _documents(draft))
-    return reused
+    return reused, {pack.id for content in contents.values() for pack in content.packs}
 
 
 def _documents(draft: Draft) -> dict[str, bytes]:

@@ -1,7 +1,8 @@
 """Keep what was fetched on this machine, each file in a folder named by its SHA-256.
 
-The cache is no truth: every file is checked against its digest whenever it is taken out, so a torn
-or changed one is fetched again. Where content comes from is the business of three fetchers.
+The cache is no truth: a file is checked against its digest when it is taken out, unless that was
+done since this machine started and nobody touched it. A torn or changed one is fetched again. Where
+content comes from is the business of three fetchers.
 """
 
 import hashlib
@@ -19,11 +20,20 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from capsule.builder.images.registry import ImageFetcher
 from capsule.builder.lockfile import ToolPin, WheelPin
 from capsule.builder.nix.access import NixAccess
+from capsule.builder.remembered import Memory
+from capsule.builder.spool import Spool
 from capsule.builder.target import Target
 from capsule.builder.wheels import Wanted, check_file, make_pin
 from capsule_manifest.errors import Failed, Refused
 
-__all__ = ["ContentCache", "FileFetcher", "UrlFetcher", "WheelFetcher", "cache_folder"]
+__all__ = [
+    "ContentCache",
+    "FileFetcher",
+    "UrlFetcher",
+    "WheelFetcher",
+    "cache_folder",
+    "memory_folder",
+]
 
 _URL_TIMEOUT_S: Final = 60
 _FILE_BYTES_MAX: Final = 8 * 1024**3
@@ -63,7 +73,9 @@ class ContentCache:
         files: FileFetcher,
         images: ImageFetcher,
         nix: NixAccess,
+        memory: Memory | None = None,
     ) -> None:
+        self.memory = memory or Memory()
         self.images = images
         self.nix = nix
         self._folder = folder
@@ -73,7 +85,7 @@ class ContentCache:
     def kept(self, sha256: str) -> Path | None:
         """Return the content with this digest, proved again, if it is here."""
         path = self._folder / sha256 / "content"
-        return path if _is_content(path, sha256) else None
+        return path if self._is_content(path, sha256) else None
 
     def obtain_content(self, sha256: str, write: Callable[[BinaryIO], None], *, where: str) -> Path:
         """Return the content with this digest; have it written if it is not here.
@@ -138,7 +150,7 @@ class ContentCache:
         """
         name = "content"
         path = self._folder / sha256 / name
-        if not _is_content(path, sha256):
+        if not self._is_content(path, sha256):
             with self.scratch() as scratch:
                 temporary = Path(scratch) / name
                 with temporary.open("xb") as stream:
@@ -168,6 +180,14 @@ class ContentCache:
         except OSError as error:
             raise _cache_failed(self._folder) from error
 
+    def spool(self) -> Spool | None:
+        """Return a place for what is decompressed once; None where there is no disk for it."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return Spool.on_disk_of(self._folder)
+        except OSError:
+            return None
+
     def _kept_wheel(self, item: Wanted) -> tuple[WheelPin, Path] | None:
         """Return a wheel of this item if there is no choice to be made and it is here."""
         if len(item.sha256) != 1:
@@ -175,7 +195,7 @@ class ContentCache:
         (sha256,) = item.sha256
         paths = sorted((self._folder / sha256).glob("*.whl"))
         for path in paths:
-            if item.file in {None, path.name} and _is_content(path, sha256):
+            if item.file in {None, path.name} and self._is_content(path, sha256):
                 return make_pin(item, path.name, sha256, path.stat().st_size), path
         return None
 
@@ -194,15 +214,28 @@ class ContentCache:
         kept = self._keep(path, sha256, path.name)
         return make_pin(item, path.name, sha256, kept.stat().st_size), kept
 
+    def _is_content(self, path: Path, sha256: str) -> bool:
+        state = self.memory.state(path)
+        if state is None or not path.is_file():
+            return False
+        if self.memory.is_proved(path, sha256):
+            return True
+        if _digest(path) != sha256:
+            return False
+        self.memory.prove(path, sha256, state)
+        return True
+
     def _keep(self, path: Path, sha256: str, name: str) -> Path:
         folder = self._folder / sha256
         final = folder / name
-        if _is_content(final, sha256):
+        if self._is_content(final, sha256):
             return final
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if self._folder in path.parents:
                 path.replace(final)
+                # It is the file that was read, which only this process knows until now.
+                self.memory.prove(final, sha256, self.memory.state(final))
             else:
                 _copy(path, final)
         except OSError as error:
@@ -249,6 +282,11 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     return root / "capsule" / "wheels"
 
 
+def memory_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder for what this machine remembers, beside that of what it fetched."""
+    return cache_folder(environment).with_name("remembered")
+
+
 def _assigned(wanted: Sequence[Wanted], folder: Path) -> Iterator[tuple[Wanted, Path]]:
     by_name: dict[str, Path] = {}
     for path in sorted(folder.glob("*.whl")):
@@ -266,10 +304,6 @@ def _assigned(wanted: Sequence[Wanted], folder: Path) -> Iterator[tuple[Wanted, 
                 where=item.where,
             )
         yield item, by_name[item.name]
-
-
-def _is_content(path: Path, sha256: str) -> bool:
-    return path.is_file() and _digest(path) == sha256
 
 
 def _digest(path: Path) -> str:

@@ -109,7 +109,7 @@ def _answer(question: Question, cache: ContentCache, previous: LockFile | None) 
     if known is not None and _still_answers(question, known):
         wanted = pinned(wanted, known.wheels)
     found = cache.obtain_wheels(wanted, question.target, base=question.base)
-    wheels = open_wheels(found)
+    wheels = open_wheels(found, cache.memory)
     # Laid out once now: a conflict or a missing dependency is found by who can still change it.
     if question.component is None:
         runtime_input(question.target, wheels)

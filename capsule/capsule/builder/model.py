@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from capsule.builder.examine import Examined
 from capsule_manifest.tree_entry import EntryKind
 
 __all__ = ["ComponentInput", "External", "InputEntry"]
@@ -18,6 +19,7 @@ class InputEntry:
     """One path of a component. A file has `size_bytes` and `open`, a link has `target`.
 
     `open` may be called more than once and returns the same bytes each time; the caller closes.
+    `examined` is what is known of these bytes already, from whoever read them for another reason.
     """
 
     path: str
@@ -26,6 +28,7 @@ class InputEntry:
     size_bytes: int = 0
     target: str | None = None
     open: Callable[[], BinaryIO] | None = None
+    examined: Examined | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,43 +1,53 @@
 """From the entries of a component to its tree and its packs.
 
-Two passes: the first hashes every file and gives the tree; the second, only when no earlier capsule
-has the same tree, reads each object once more and packs it. Memory holds a few frames, never a
-component.
+Two passes: the first hashes every file and gives the tree; the second, only for what no earlier
+capsule has in a frame of its own, reads an object once more and packs it. Memory holds a few
+frames, never a component.
 """
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, Self
 
-from blake3 import blake3
-
+from capsule.builder.examine import Examined, examine
+from capsule.builder.frame_plan import (
+    KnownFrame,
+    KnownPack,
+    PlannedFrame,
+    plan_frames,
+    steps,
+)
 from capsule.builder.model import ComponentInput, InputEntry
-from capsule.builder.solid import solid_chunks
-from capsule.durable import publish_path
-from capsule_manifest.digest import ObjectId
+from capsule.builder.object_reader import ObjectReader
+from capsule.durable import link_file, publish_path
+from capsule_manifest.digest import ObjectId, object_id
 from capsule_manifest.errors import Failed
-from capsule_manifest.pack import Codec, PackWriter, cut_frames, encode_frame
+from capsule_manifest.pack import Codec, PackWriter, encode_frame
 from capsule_manifest.packing import Content, Pack
 from capsule_manifest.paths import escape
 from capsule_manifest.tree import Entry, EntryKind, Tree, build_tree, content_order
 
 __all__ = ["Listing", "list_component", "pack_content", "pack_name"]
 
-_CHUNK_BYTES: Final = 1024 * 1024
-_WORKERS_MAX: Final = 2
-_FRAMES_AHEAD: Final = 1
+_WORKERS: Final = min(4, os.cpu_count() or 1)
+"""So many frames are compressed at a time, and one more is in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A component's tree, and for each object one entry that its bytes can be read from."""
+    """A component's tree, and for each object one entry that its bytes can be read from.
+
+    `secrets` has rule and line of what looks like one, by object.
+    """
 
     tree: Tree
     sources: dict[ObjectId, InputEntry]
+    secrets: dict[ObjectId, tuple[tuple[str, int], ...]]
 
     @property
     def content_bytes(self) -> int:
@@ -53,12 +63,16 @@ def list_component(component: ComponentInput) -> Listing:
         Failed: `input-changed` when a file's size is not what its entry says.
     """
     sources: dict[ObjectId, InputEntry] = {}
+    secrets: dict[ObjectId, tuple[tuple[str, int], ...]] = {}
     entries = []
     for item in component.entries:
         digest = None
         if item.kind is EntryKind.FILE:
-            digest = _hash(item, component.name)
+            examined = _examined(item, component.name)
+            digest = examined.object
             sources.setdefault(digest, item)
+            if examined.secrets:
+                secrets[digest] = examined.secrets
         entries.append(
             Entry(
                 path=item.path,
@@ -69,34 +83,32 @@ def list_component(component: ComponentInput) -> Listing:
                 target=item.target,
             )
         )
-    return Listing(tree=build_tree(entries), sources=sources)
+    return Listing(tree=build_tree(entries), sources=sources, secrets=secrets)
 
 
-def pack_content(listing: Listing, folder: Path) -> Content:
+def pack_content(listing: Listing, folder: Path, known: Sequence[KnownPack] = ()) -> Content:
     """Write the content stream of a tree as packs into `folder`, named by their digests.
+
+    Frames of `known` packs that hold what is wanted are copied, and whole packs of them linked;
+    these packs were proved to be what their names say.
 
     Raises:
         Failed: `input-changed` when a file is not what it was in the first pass.
     """
-    packs: list[Pack] = []
-    stream = cut_frames(
-        _object(listing.sources[digest], digest, size)
-        for digest, size in content_order(listing.tree)
-    )
-    encoded = _encode_ahead(stream)
-    following = next(encoded, None)
-    while following is not None:
-        temporary = folder / f".{len(packs)}.pack"
-        with temporary.open("xb") as file:
-            writer = PackWriter(_sink(file.write))
-            while following is not None and not writer.is_full:
-                content, stored, codec = following
-                writer.add_encoded(content, stored, codec)
-                following = next(encoded, None)
-            pack = writer.finish()
-        publish_path(temporary, folder / pack_name(pack.id))
-        packs.append(pack)
-    return Content(stream_bytes=listing.content_bytes, packs=tuple(packs))
+    plan = steps(plan_frames(content_order(listing.tree), known))
+    objects = ObjectReader(listing.sources)
+    wanted = (item for item in plan if isinstance(item, PlannedFrame) and item.known is None)
+    encoded = _encode_ahead(objects.content(item.pieces) for item in wanted)
+    with _Packs(folder) as packs, closing(objects), closing(encoded):
+        for item in plan:
+            if isinstance(item, KnownPack):
+                packs.link(item)
+            elif item.known is not None:
+                packs.copy(item.known)
+            else:
+                packs.add(next(encoded))
+        objects.finish()
+        return Content(stream_bytes=listing.content_bytes, packs=packs.finish())
 
 
 def pack_name(pack: ObjectId) -> str:
@@ -104,52 +116,118 @@ def pack_name(pack: ObjectId) -> str:
     return f"{pack.hex()}.pack"
 
 
-def _hash(item: InputEntry, component: str) -> ObjectId:
+def _examined(item: InputEntry, component: str) -> Examined:
+    if item.examined is not None:
+        return item.examined
     assert item.open is not None, "a file has content"
-    hasher = blake3()
-    size_bytes = 0
     with item.open() as stream:
-        for chunk in solid_chunks(stream, f"{component}: {escape(item.path)}"):
-            hasher.update(chunk)
-            size_bytes += len(chunk)
-    if size_bytes != item.size_bytes:
-        raise _changed(f"{component}: {item.path}", f"{item.size_bytes} bytes", str(size_bytes))
-    return ObjectId(hasher.digest())
+        examined = examine(stream, f"{component}: {escape(item.path)}")
+    if examined.size_bytes != item.size_bytes:
+        raise _changed(
+            f"{component}: {item.path}", f"{item.size_bytes} bytes", str(examined.size_bytes)
+        )
+    return examined
 
 
-def _object(item: InputEntry, digest: ObjectId, size_bytes: int) -> Iterator[bytes]:
-    assert item.open is not None, "a file has content"
-    hasher = blake3()
-    left = size_bytes
-    with item.open() as stream:
-        # One byte more than expected is asked for at the end, so growth is noticed too.
-        while chunk := stream.read(min(_CHUNK_BYTES, left + 1)):
-            hasher.update(chunk)
-            left -= len(chunk)
-            if left < 0:
-                break
-            yield chunk
-    # Frames with the wrong bytes are already written, but nothing will ever name them.
-    if left or hasher.digest() != digest:
-        raise _changed(item.path, digest.hex(), hasher.digest().hex())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Encoded:
+    """One frame as it is stored, and what it holds."""
+
+    stored: bytes
+    codec: Codec
+    content_bytes: int
+    content_digest: ObjectId
 
 
-def _encode_ahead(contents: Iterator[bytes]) -> Iterator[tuple[bytes, bytes, Codec]]:
+def _encode(content: bytes) -> _Encoded:
+    stored, codec = encode_frame(content)
+    return _Encoded(
+        stored=stored,
+        codec=codec,
+        content_bytes=len(content),
+        content_digest=object_id(content),
+    )
+
+
+def _encode_ahead(contents: Iterator[bytes]) -> Generator[_Encoded, None, None]:
     """Compress on other threads, a few frames ahead, and yield in order."""
-    workers = min(_WORKERS_MAX, os.cpu_count() or 1)
-    pending: deque[tuple[bytes, Future[tuple[bytes, Codec]]]] = deque()
-    with ThreadPoolExecutor(workers, thread_name_prefix="pack") as pool:
+    pending: deque[Future[_Encoded]] = deque()
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="pack") as pool:
         for content in contents:
-            pending.append((content, pool.submit(encode_frame, content)))
-            if len(pending) > _FRAMES_AHEAD:
-                yield _result(*pending.popleft())
+            pending.append(pool.submit(_encode, content))
+            if len(pending) > _WORKERS:
+                yield pending.popleft().result()
         while pending:
-            yield _result(*pending.popleft())
+            yield pending.popleft().result()
 
 
-def _result(content: bytes, future: Future[tuple[bytes, Codec]]) -> tuple[bytes, bytes, Codec]:
-    stored, codec = future.result()
-    return content, stored, codec
+class _Packs:
+    """The packs of one stream, one open at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._temporary = folder / ".open.pack"
+        self._file: BinaryIO | None = None
+        self._writer: PackWriter | None = None
+        self._packs: list[Pack] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, frame: _Encoded) -> None:
+        """Write a frame."""
+        if self._writer is None:
+            self._file = self._temporary.open("xb")
+            self._writer = PackWriter(_sink(self._file.write))
+        self._writer.add_proved(
+            frame.stored,
+            frame.codec,
+            content_bytes=frame.content_bytes,
+            content_digest=frame.content_digest,
+        )
+        if self._writer.is_full:
+            self._close()
+
+    def copy(self, known: KnownFrame) -> None:
+        """Write a frame of an earlier pack again, as it is stored there."""
+        frame = known.pack.pack.frames[known.index]
+        with known.pack.path.open("rb") as stream:
+            stream.seek(frame.offset)
+            stored = stream.read(frame.stored_bytes)
+        if object_id(stored) != frame.stored_digest:
+            raise _changed(str(known.pack.path), frame.stored_digest.hex(), "other bytes")
+        self.add(
+            _Encoded(
+                stored=stored,
+                codec=frame.codec,
+                content_bytes=frame.content_bytes,
+                content_digest=frame.content_digest,
+            )
+        )
+
+    def link(self, known: KnownPack) -> None:
+        """Take a whole earlier pack."""
+        self._close()
+        link_file(known.path, self._folder / pack_name(known.pack.id))
+        self._packs.append(known.pack)
+
+    def finish(self) -> tuple[Pack, ...]:
+        """Return the packs in order."""
+        self._close()
+        return tuple(self._packs)
+
+    def _close(self) -> None:
+        if self._writer is None or self._file is None:
+            return
+        pack = self._writer.finish()
+        self._file.close()
+        publish_path(self._temporary, self._folder / pack_name(pack.id))
+        self._packs.append(pack)
+        self._writer = self._file = None
 
 
 def _sink(write: Callable[[bytes], int]) -> Callable[[bytes], None]:

@@ -33,7 +33,9 @@ from capsule.builder.lockfile import LockFile, ToolPin, WheelPin, WheelSet
 from capsule.builder.model import ComponentInput, External, InputEntry
 from capsule.builder.nix.component import nix_inputs
 from capsule.builder.pylock import parse_pylock
+from capsule.builder.remembered import Memory
 from capsule.builder.runtime_wheels import runtime_input, runtime_name, runtime_wanted
+from capsule.builder.spool import Spool
 from capsule.builder.target import Target
 from capsule.builder.wheel_file import Wheel, read_wheel
 from capsule.builder.wheel_install import external_of, install_wheels, picked_members
@@ -191,13 +193,15 @@ def target_of(release: ReleaseSource, platform: str) -> Target:
 
 def open_wheels(
     found: Mapping[str, tuple[WheelPin, Path]],
+    memory: Memory,
+    spool: Spool | None = None,
 ) -> tuple[Wheel, ...]:
     """Read and check wheels that a cache has, in order of names.
 
     Raises:
         Refused: `wheel-*`, `zip-refused`, `path-invalid`.
     """
-    return tuple(read_wheel(path, pin) for _, (pin, path) in sorted(found.items()))
+    return tuple(read_wheel(path, pin, memory, spool) for _, (pin, path) in sorted(found.items()))
 
 
 def wheel_entries(question: Question, wheels: Sequence[Wheel]) -> tuple[InputEntry, ...]:
@@ -256,13 +260,14 @@ def _from_wheels(
         key = (question.name, pins.wheels, _library_of(question))
         answers.setdefault(key, []).append((question, pins))
     components = []
+    spool = cache.spool()
     for group in answers.values():
         question, pins = group[0]
         report(question.name)
         found = cache.obtain_wheels(
             pinned(question.wanted, pins.wheels), question.target, base=question.base
         )
-        wheels = open_wheels(found)
+        wheels = open_wheels(found, cache.memory, spool)
         if question.component is None:
             components.append(runtime_input(question.target, wheels))
             continue

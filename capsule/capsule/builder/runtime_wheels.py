@@ -61,6 +61,7 @@ def runtime_input(target: Target, wheels: Sequence[Wheel]) -> ComponentInput:
             mode=entry.mode,
             size_bytes=entry.size_bytes,
             open=entry.open,
+            examined=entry.examined,
         )
         for entry in install_wheels(wheels, target)
         # The host program imports; it starts no launcher of a wheel.

@@ -5,7 +5,6 @@ found and meant (a test key, an example) is waived in a file beside `release.tom
 until a day.
 """
 
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from capsule.builder.packer import Listing
+from capsule.builder.secret_rules import scan_text
 from capsule_manifest.digest import ObjectId
 from capsule_manifest.errors import Refused
 from capsule_manifest.paths import escape
@@ -24,51 +24,7 @@ from capsule_manifest.release import Component
 
 __all__ = ["Finding", "Waiver", "check_secrets", "find_secrets", "load_waivers", "scan_text"]
 
-_TEXT_BYTES_MAX: Final = 4 * 1024 * 1024
 _WAIVERS_BYTES_MAX: Final = 1024 * 1024
-_SNIFFED_BYTES: Final = 8 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rule:
-    """A pattern, and literals of which one is in every match: those are searched first."""
-
-    name: str
-    literals: tuple[bytes, ...]
-    pattern: re.Pattern[bytes]
-
-
-def _rule(name: str, pattern: bytes, *literals: bytes) -> _Rule:
-    return _Rule(name=name, literals=literals, pattern=re.compile(pattern))
-
-
-_RULES: Final = (
-    # With the beginning of a body: programs that only look for the line hold no key.
-    _rule(
-        "private-key",
-        rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----[\s\\nr\"']{1,8}[A-Za-z0-9+/=:, -]{40}",
-        b"PRIVATE KEY-----",
-    ),
-    _rule(
-        "aws-access-key",
-        rb"(?<![A-Z0-9])(?:AKIA|ASIA)(?![A-Z0-9]*EXAMPLE)[A-Z0-9]{16}(?![A-Z0-9])",
-        b"AKIA", b"ASIA",
-    ),
-    _rule(
-        "github-token",
-        rb"(?<![A-Za-z0-9_])(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{80})",
-        b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_",
-    ),
-    _rule("gitlab-token", rb"(?<![A-Za-z0-9_-])glpat-[A-Za-z0-9_-]{20}", b"glpat-"),
-    _rule("slack-token", rb"(?<![A-Za-z0-9])xox[abprs]-[0-9]{6,}-[A-Za-z0-9-]{16,}",
-          b"xoxa-", b"xoxb-", b"xoxp-", b"xoxr-", b"xoxs-"),
-    _rule("google-api-key", rb"(?<![A-Za-z0-9_-])AIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])", b"AIza"),
-    _rule("npm-token", rb"(?<![A-Za-z0-9_])npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])", b"npm_"),
-    _rule("pypi-token", rb"(?<![A-Za-z0-9-])pypi-AgE[A-Za-z0-9_-]{60,}", b"pypi-AgE"),
-    _rule(
-        "stripe-key", rb"(?<![A-Za-z0-9_])[rs]k_live_[A-Za-z0-9]{24,}", b"sk_live_", b"rk_live_"
-    ),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -159,31 +115,16 @@ def check_secrets(
 def find_secrets(
     components: Iterable[Component], listings: Mapping[ObjectId, Listing]
 ) -> Iterator[Finding]:
-    """Yield what looks like a secret, in order of components and paths; each object read once."""
-    known: dict[ObjectId, tuple[tuple[str, int], ...]] = {}
+    """Yield what looks like a secret, in order of components and paths.
+
+    Nothing is read: each object was looked through when it was hashed.
+    """
     for component in components:
         listing = listings[component.tree]
         for entry in listing.tree.entries:
-            if entry.object is None or not 0 < entry.size_bytes <= _TEXT_BYTES_MAX:
-                continue
-            if entry.object not in known:
-                source = listing.sources[entry.object]
-                assert source.open is not None, "a file has content"
-                with source.open() as stream:
-                    head = stream.read(_SNIFFED_BYTES)
-                    # The rest of a binary file is not even read.
-                    text = b"" if b"\0" in head else head + stream.read(_TEXT_BYTES_MAX)
-                known[entry.object] = tuple(scan_text(text))
-            for rule, line in known[entry.object]:
-                yield Finding(component=component.name, path=entry.path, line=line, rule=rule)
-
-
-def scan_text(text: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the rule and the line, from 1, of each match in a text."""
-    for rule in _RULES:
-        if any(literal in text for literal in rule.literals):
-            for match in rule.pattern.finditer(text):
-                yield rule.name, text.count(b"\n", 0, match.start()) + 1
+            if entry.object is not None:
+                for rule, line in listing.secrets.get(entry.object, ()):
+                    yield Finding(component=component.name, path=entry.path, line=line, rule=rule)
 
 
 def _invalid(what: str, got: object, where: Path) -> Refused:

@@ -74,7 +74,7 @@ def picked_members(wheel: Wheel, pattern: str) -> tuple[InputEntry, ...]:
         Refused: `tool-member-missing`, `wheel-conflict`.
     """
     installed: dict[str, _Installed] = {}
-    for name in sorted(wheel.sha256):
+    for name in sorted(wheel.examined):
         if fnmatchcase(name, pattern):
             path = f"bin/{name.rpartition('/')[2]}"
             _add(installed, _copy(wheel, name, path, is_executable=True))
@@ -83,7 +83,7 @@ def picked_members(wheel: Wheel, pattern: str) -> tuple[InputEntry, ...]:
             "tool-member-missing",
             "no file of a wheel matches the pattern",
             expected=escape(pattern),
-            got=", ".join(sorted(wheel.sha256)[:5]),
+            got=", ".join(sorted(wheel.examined)[:5]),
             where=wheel.pin.file,
         )
     return tuple(item.entry for item in installed.values())
@@ -164,7 +164,7 @@ def _check_folders(installed: dict[str, _Installed]) -> None:
 def _install(wheel: Wheel, target: Target) -> Iterator[_Installed]:
     library = f"lib/python{target.platform.python}/site-packages"
     stem = wheel.dist_info.removesuffix(".dist-info")
-    for name in sorted(wheel.sha256):
+    for name in sorted(wheel.examined):
         top, _, rest = name.partition("/")
         if top.startswith("__editable__") or (not rest and top.endswith(".egg-link")):
             raise Refused(
@@ -258,9 +258,10 @@ def _copy(wheel: Wheel, name: str, path: str, *, is_executable: bool | None = No
         kind=EntryKind.FILE,
         mode=0o755 if executable else 0o644,
         size_bytes=member.size_bytes,
-        open=partial(wheel.view.open, name),
+        open=partial(wheel.open, name),
+        examined=wheel.examined[name],
     )
-    return _Installed(entry=entry, sha256=wheel.sha256[name], file=wheel.pin.file)
+    return _Installed(entry=entry, sha256=wheel.examined[name].sha256, file=wheel.pin.file)
 
 
 def _made(wheel: Wheel, path: str, content: bytes) -> _Installed:

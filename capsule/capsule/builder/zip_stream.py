@@ -8,11 +8,11 @@ from typing import BinaryIO, Final
 from capsule_manifest.errors import Refused
 from capsule_manifest.paths import escape
 
-__all__ = ["DEFLATED", "STORED", "MemberStream", "ZipMember"]
+__all__ = ["DEFLATED", "STORED", "MemberStream", "ZipMember", "read_member"]
 
 STORED: Final = 0
 DEFLATED: Final = 8
-_CHUNK_BYTES: Final = 256 * 1024
+_CHUNK_BYTES: Final = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,32 @@ class ZipMember:
     method: int
     stored_bytes: int
     data_offset: int
+
+
+def read_member(stream: BinaryIO, member: ZipMember, where: str) -> bytes:
+    """Return a short member whole, proved to be as it is listed: what a stream does, in one step.
+
+    Raises:
+        Refused: `zip-refused`.
+    """
+    stream.seek(member.data_offset)
+    stored = stream.read(member.stored_bytes)
+    content, is_whole = stored, len(stored) == member.stored_bytes
+    if member.method == DEFLATED:
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            # One byte more than is listed, so that more is noticed and never allocated.
+            content = inflate.decompress(stored, member.size_bytes + 1)
+        except zlib.error:
+            is_whole = False
+        is_whole = is_whole and inflate.eof and not inflate.unused_data
+    crc = zlib.crc32(content)
+    if len(content) > member.size_bytes:
+        what = "more content than the directory says"
+        raise _refused(member, what, len(content), crc, where)
+    if not is_whole or (len(content), crc) != (member.size_bytes, member.crc):
+        raise _refused(member, "content is not what the directory says", len(content), crc, where)
+    return content
 
 
 class MemberStream(io.RawIOBase):
@@ -104,11 +130,14 @@ class MemberStream(io.RawIOBase):
             raise self._refused("content is not what the directory says")
 
     def _refused(self, what: str) -> Refused:
-        member = self._member
-        return Refused(
-            "zip-refused",
-            f"{escape(member.name)}: {what}",
-            expected=f"{member.size_bytes} bytes, CRC {member.crc:08x}",
-            got=f"{self._size_bytes} bytes, CRC {self._crc:08x}",
-            where=self._where,
-        )
+        return _refused(self._member, what, self._size_bytes, self._crc, self._where)
+
+
+def _refused(member: ZipMember, what: str, size_bytes: int, crc: int, where: str) -> Refused:
+    return Refused(
+        "zip-refused",
+        f"{escape(member.name)}: {what}",
+        expected=f"{member.size_bytes} bytes, CRC {member.crc:08x}",
+        got=f"{size_bytes} bytes, CRC {crc:08x}",
+        where=where,
+    )

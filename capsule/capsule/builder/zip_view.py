@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Final
 
-from capsule.builder.zip_stream import DEFLATED, STORED, MemberStream, ZipMember
+from capsule.builder.zip_stream import DEFLATED, STORED, MemberStream, ZipMember, read_member
 from capsule_manifest.errors import Refused
 from capsule_manifest.paths import check_path, escape
 
@@ -37,7 +37,7 @@ _FLAGS_KNOWN: Final = 0x0006 | _HAS_DESCRIPTOR | _IS_UTF8
 _EXTRA_ZIP64: Final = 0x0001
 _EXTRA_OTHER_NAME: Final = 0x7075
 _MADE_ON_UNIX: Final = 3
-_CHUNK_BYTES: Final = 256 * 1024
+_WHOLE_BYTES_MAX: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,31 +74,43 @@ class _Central:
 class ZipView:
     """The files of one archive by name, in the order of the central directory."""
 
-    def __init__(self, path: Path, *, limits: ZipLimits = DEFAULT_ZIP_LIMITS) -> None:
-        """Read and check all headers of the file at `path`.
+    def __init__(
+        self,
+        path: Path,
+        *,
+        limits: ZipLimits = DEFAULT_ZIP_LIMITS,
+        known: Mapping[str, ZipMember] | None = None,
+    ) -> None:
+        """Read and check all headers of the file at `path`; `known` is what that once gave.
 
         Raises:
             Refused: `zip-refused`, `path-invalid`.
         """
+        self.members: Mapping[str, ZipMember]
         self._path = path
         self._where = path.name
         self._limits = limits
+        if known is not None:
+            self.members = known
+            return
         with path.open("rb") as stream:
             central, central_offset = self._read_central(stream)
-            self.members: Mapping[str, ZipMember] = self._read_members(
-                stream, central, central_offset
-            )
+            self.members = self._read_members(stream, central, central_offset)
 
     def open(self, name: str) -> BinaryIO:
         """Return a member's content as a stream that ends with an error if it is not as listed.
 
         Raises:
-            Refused: `zip-refused`, while reading: size, checksum or compressed data are wrong.
+            Refused: `zip-refused`, while reading or before: size, checksum or compressed data are
+                wrong.
         """
-        stream = self._path.open("rb")
         member = self.members[name]
+        if max(member.size_bytes, member.stored_bytes) <= _WHOLE_BYTES_MAX:
+            with self._path.open("rb", buffering=0) as file:
+                return io.BytesIO(read_member(file, member, self._where))
+        stream = self._path.open("rb", buffering=0)
         raw = MemberStream(stream, member, self._where)
-        return io.BufferedReader(raw, _CHUNK_BYTES)
+        return io.BufferedReader(raw, _WHOLE_BYTES_MAX)
 
     def read(self, name: str, size_bytes_max: int) -> bytes:
         """Return a small member whole.

@@ -6,8 +6,10 @@ import click
 
 from capsule.builder.assemble import Draft, assemble, draft_release
 from capsule.builder.config import load_release
+from capsule.builder.content_cache import ContentCache
 from capsule.builder.keyfile import load_signer
 from capsule.builder.lockfile import load_lock
+from capsule.builder.remembered import Memory
 from capsule.builder.resolve import resolve_release
 from capsule.builder.secret_scan import check_secrets, find_secrets, load_waivers
 from capsule.builder.signing import sign_directory
@@ -46,16 +48,17 @@ def command(
 ) -> None:
     """Build a capsule directory from a clean commit and its lock. Asks no index for versions."""
     signer = load_signer(key_path) if key_path else None
-    draft = _draft(release_path)
+    cache = content_cache()
+    draft = _draft(release_path, cache)
     waived = _check_secrets(draft, release_path.with_name("secret-waivers.toml"))
     if check_reproducible:
-        second = _draft(release_path)
+        second = _draft(release_path, content_cache(Memory()))
         if second.capsule != draft.capsule:
             raise Refused(
                 "not-reproducible", "two builds of one commit differ", expected=draft.capsule,
                 got=second.capsule,
             )  # fmt: skip
-    built = assemble(draft, output, report=_report)
+    built = assemble(draft, output, report=_report, memory=cache.memory)
     if signer:
         sign_directory(built.folder, signer)
     archive = write_single_file(built.folder) if single_file else None
@@ -93,10 +96,10 @@ def _is_signed(folder: Path) -> bool:
     return any((folder / "signatures").glob("*.sigstore.json"))
 
 
-def _draft(release_path: Path) -> Draft:
+def _draft(release_path: Path, cache: ContentCache) -> Draft:
     release = load_release(release_path)
     lock = load_lock(release_path.with_name("release.lock"))
-    resolved = resolve_release(release, lock, content_cache(), report=_report)
+    resolved = resolve_release(release, lock, cache, report=_report)
     return draft_release(release, resolved, report=_report)
 
 

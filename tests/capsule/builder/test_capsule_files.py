@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capsule.builder.capsule_dir import capsules_in, copy_packs, directory_name
+from capsule.builder.capsule_dir import capsules_in, directory_name, take_packs
 from capsule.builder.keyfile import generate_key, load_signer
 from capsule.builder.model import ComponentInput, InputEntry
 from capsule.builder.opened import open_capsule
 from capsule.builder.packer import list_component, pack_content, pack_name
+from capsule.builder.remembered import Memory
 from capsule.builder.signing import sign_directory
 from capsule.builder.single_file import write_single_file
 from capsule.builder.verify import verify_capsule
@@ -132,7 +133,7 @@ def test_packs_come_from_the_first_capsule_that_has_them_whole(tmp_path):
         path.write_bytes(path.read_bytes()[:-1] + b"\0")
     packs = tmp_path / "packs"
     packs.mkdir()
-    content = copy_packs(root, [item.folder for item in made], packs)
+    content = take_packs(root, [item.folder for item in made], packs, Memory())
     assert content is not None
     assert content.packs
     for pack in content.packs:
@@ -140,7 +141,7 @@ def test_packs_come_from_the_first_capsule_that_has_them_whole(tmp_path):
         assert (packs / pack_name(pack.id)).read_bytes() == whole.read_bytes()
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert copy_packs(root, [made[0].folder, made[1].folder], empty) is None
+    assert take_packs(root, [made[0].folder, made[1].folder], empty, Memory()) is None
     assert list(empty.iterdir()) == []
 
 

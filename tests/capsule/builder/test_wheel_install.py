@@ -159,7 +159,7 @@ def test_a_stronger_digest_and_an_absent_size_are_accepted(tmp_path):
         return [f"demo/__init__.py,{digest_of(b'x = 1' + bytes([10]), 'sha512')},", *lines[1:]]
 
     item = wheel(tmp_path, with_record(change))
-    assert item.sha256["demo/__init__.py"] == hashlib.sha256(b"x = 1\n").digest()
+    assert item.examined["demo/__init__.py"].sha256 == hashlib.sha256(b"x = 1\n").digest()
 
 
 def test_a_wheel_without_record_is_refused(tmp_path):
