@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from support.rollout_desk import RolloutDesk
+from support.rollout_desk import BROKEN, RolloutDesk
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -53,3 +53,17 @@ def test_the_status_says_as_json_what_a_window_is_allowed(desk):
     budget = state["budget"]
     longest = max(budget["d1_ms"], budget["d2_ms"]) + budget["restore_ms"]
     assert budget["window_ms"] == longest < budget["ttl_ms"]
+
+
+def test_a_held_node_is_shown_with_what_its_host_said_of_the_op(desk):
+    desk.capsule(2, BROKEN)
+    desk.stage(2)
+    desk.preflight(2)
+    code, _, err = desk.rollout("start", 2, "--allow-outage")
+    assert code == 5, err
+    _, screen, _ = desk.run("rollout", "status", "--policy", "trust.json")
+    assert "n1: held, serves: started: proof-failed: " in screen
+    assert "next: capsule status; a later rollout takes it again" in screen
+    [node] = desk.status()["nodes"].values()
+    assert node["evidence"].startswith("started: proof-failed: ")
+    assert node["reason"] == "the host restored what ran before"

@@ -35,6 +35,9 @@ STAGES = (
     "ended", "canary-failed", "worst",
 )  # fmt: skip
 _NOW_MS = 1_000_000
+_REASONS = {
+    "op-worker-05": "started: proof-failed: a unit did not stay up over its soak, 3 restarts"
+}
 
 
 def _plan(lanes: int = 7) -> RolloutPlan:
@@ -78,14 +81,14 @@ class _Story:
 
     def order(self, node: str) -> None:
         self.begin(node)
-        self.tell(StopIntended(node, "0" * 32), StopSeen(node))
+        self.tell(StopIntended(node, f"op-{node}"), StopSeen(node))
 
     def commit(self, node: str) -> None:
         self.tell(SwitchSeen(node), StartSeen(node), ProofSeen(node, "p"), CommitSeen(node))
         self.tell(HoldReturned(node))
 
     def show(self, stage: str) -> None:
-        self.seen.append((stage, render_frame(self.state, self.since, _NOW_MS)))
+        self.seen.append((stage, render_frame(self.state, self.since, _NOW_MS, _REASONS)))
 
 
 def frames() -> list[tuple[str, str]]:

@@ -1,11 +1,10 @@
 """`capsule rollout status|watch|report`: what an epoch's events say, as a screen or as JSON."""
 
-import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -18,7 +17,8 @@ from capsule.lane.epoch import EpochState, Tenure
 from capsule.lane.proposals import result_of
 from capsule.lane.state import RolloutState
 from capsule.rollout.epoch import epoch_folder
-from capsule.rollout.frame import begins_a_clock, render_frame
+from capsule.rollout.frame import begins_a_clock, evidence_of, render_frame
+from capsule.rollout.kept import kept_events, kept_reasons
 from capsule.rollout.records import event_line
 from capsule_manifest.errors import ExitCode, clean
 
@@ -40,7 +40,7 @@ def status(
     with open_desk(policy_path, home_path, ledger) as desk:
         state = fold_of(desk.ledger, epoch).state
         if as_json:
-            print_json(state_fields(state))
+            print_json(state_fields(state, _reasons(desk, state.plan.epoch)))
         else:
             _show(desk, state)
     return int(_code(state))
@@ -58,12 +58,13 @@ def report(
     """Show what an epoch came to, node by node; the exit code is that of the epoch."""
     with open_desk(policy_path, home_path, ledger) as desk:
         state = fold_of(desk.ledger, epoch).state
+        reasons = _reasons(desk, state.plan.epoch)
     if as_json:
-        print_json(state_fields(state))
+        print_json(state_fields(state, reasons))
     else:
         for member in state.members.values():
-            why = f": {member.reason}" if member.reason else ""
-            click.echo(clean(f"{member.name}  {member.state}{why}"))
+            why = evidence_of(member, reasons)
+            click.echo(clean(f"{member.name}  {member.state}{f': {why}' if why else ''}"))
     return int(_code(state))
 
 
@@ -102,7 +103,8 @@ def watch(
 
 def _tell(desk: Desk, stream: str, *, after: int, as_json: bool) -> None:
     """Print what came after, an event a line."""
-    known = {item["seq"]: item["at_ms"] for item in _kept_lines(desk, stream)}
+    kept = kept_events(epoch_folder(desk.home, stream))
+    known = {item["seq"]: item["at_ms"] for item in kept}
     for item in desk.ledger.read(stream, after=after):
         if as_json:
             # The ledger has no times; an epoch of another machine is told when it is seen here.
@@ -112,8 +114,8 @@ def _tell(desk: Desk, stream: str, *, after: int, as_json: bool) -> None:
             click.echo(clean(f"{item.seq:>5} {event_text(item.event)}"))
 
 
-def state_fields(state: RolloutState) -> Mapping[str, object]:
-    """Return a state as `--json` shows it."""
+def state_fields(state: RolloutState, reasons: Mapping[str, str]) -> Mapping[str, object]:
+    """Return a state as `--json` shows it. `reasons` has what hosts say of their ops, by op id."""
     return {
         "epoch": state.plan.epoch,
         "capsule": state.plan.capsule,
@@ -146,6 +148,7 @@ def state_fields(state: RolloutState) -> Mapping[str, object]:
                 "attempts": member.attempts,
                 "op_id": member.op_id,
                 "reason": member.reason,
+                "evidence": reasons.get(member.op_id, ""),
             }
             for member in state.members.values()
         },
@@ -158,30 +161,22 @@ def _code(state: RolloutState) -> ExitCode:
 
 
 def _show(desk: Desk, state: RolloutState) -> None:
-    frame = render_frame(state, _since(desk, state.plan.epoch), _now_ms())
+    epoch = state.plan.epoch
+    frame = render_frame(state, _since(desk, epoch), _now_ms(), _reasons(desk, epoch))
     click.echo("\n".join(clean(line) for line in frame.splitlines()))
+
+
+def _reasons(desk: Desk, epoch: str) -> Mapping[str, str]:
+    return kept_reasons(epoch_folder(desk.home, epoch))
 
 
 def _since(desk: Desk, epoch: str) -> dict[str, int]:
     """Return when each node's clock began, as far as this controller's folder knows."""
     return {
         item["node"]: item["at_ms"]
-        for item in _kept_lines(desk, epoch)
+        for item in kept_events(epoch_folder(desk.home, epoch))
         if "node" in item and begins_a_clock(item["event"])
     }
-
-
-def _kept_lines(desk: Desk, epoch: str) -> Iterator[dict[str, Any]]:
-    """Yield the events that this controller's folder keeps, with the time of each."""
-    path = epoch_folder(desk.home, epoch) / "events.ndjson"
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            # The last line of a controller that was killed while it wrote.
-            continue
 
 
 def _now_ms() -> int:

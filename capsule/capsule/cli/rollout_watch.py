@@ -6,7 +6,6 @@ import click
 
 from capsule.cli.output import duration_text
 from capsule.clock import utc_now
-from capsule.durable import make_folder
 from capsule.home import ProductHome
 from capsule.lane.driver import Driver
 from capsule.lane.epoch import EpochEvent, TenureEvent
@@ -16,6 +15,7 @@ from capsule.lane.node import NodeEvent
 from capsule.receipts_store import CheckedReceipt
 from capsule.rollout.decisions import Wish
 from capsule.rollout.epoch import epoch_folder
+from capsule.rollout.kept import keep_event, keep_reason
 from capsule.rollout.records import event_line
 from capsule_manifest.errors import CapsuleError, ExitCode, clean, render
 
@@ -38,9 +38,7 @@ class TerminalWatch:
         """Keep the event in the epoch's stream, and show it."""
         now = utc_now()
         line = event_line(self._epoch, seq, event, at_ms=int(now.timestamp() * 1000))
-        make_folder(self._folder)
-        with (self._folder / "events.ndjson").open("a", encoding="utf-8") as stream:
-            stream.write(line + "\n")
+        keep_event(self._folder, line)
         if self._as_json:
             self._say(line, err=False)
         elif type(event).__name__ not in _QUIET:
@@ -53,8 +51,9 @@ class TerminalWatch:
             self._say(f"         {node}: {name} failed{took}")
 
     def receipt(self, node: str, receipt: CheckedReceipt) -> None:
-        """Show why an op was not committed."""
+        """Keep and show why an op was not committed."""
         said = receipt.receipt
+        keep_reason(self._folder, node, receipt)
         if said.reason and not self._as_json:
             self._say(f"         {node}: {said.result}: {said.reason}")
 

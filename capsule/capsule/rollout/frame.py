@@ -6,6 +6,7 @@ evidence and the next command; the arithmetic of permits and budgets, the tighte
 """
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from capsule.lane.budget import Liveness, judge_node
@@ -16,7 +17,7 @@ from capsule.lane.node import ACTIVE, ORDERED, NodeState, StartSeen, SwitchSeen
 from capsule.lane.permits import explain_permits
 from capsule.lane.state import Member, RolloutState, availability
 
-__all__ = ["ROWS_MAX", "begins_a_clock", "render_frame"]
+__all__ = ["ROWS_MAX", "begins_a_clock", "evidence_of", "render_frame"]
 
 ROWS_MAX: Final = 8
 """Rows of each list; what is left out is counted."""
@@ -67,8 +68,22 @@ def begins_a_clock(event: str) -> bool:
     return event not in {SwitchSeen.__name__, StartSeen.__name__}
 
 
-def render_frame(state: RolloutState, since_ms: Mapping[str, int], now_ms: int) -> str:
-    """Return the screen. `since_ms` is when each node's clock began, where that is known."""
+def evidence_of(member: Member, reasons: Mapping[str, str]) -> str:
+    """Return why a member is as it is: what its host signed, else what the ledger has."""
+    return reasons.get(member.op_id, "") or member.reason
+
+
+def render_frame(
+    state: RolloutState,
+    since_ms: Mapping[str, int],
+    now_ms: int,
+    reasons: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return the screen.
+
+    `since_ms` is when each node's clock began, and `reasons` what hosts say of their ops, by op id,
+    as far as either is known.
+    """
     above = [
         *_head(state),
         "",
@@ -79,7 +94,7 @@ def render_frame(state: RolloutState, since_ms: Mapping[str, int], now_ms: int) 
     below = ["", *_arithmetic(state), *_budgets(state, since_ms, now_ms)]
     # Two lines a row, a blank one before and a count after: as many as one screen has room for.
     room = (_LINES - len(above) - len(below) - 2) // 2
-    lines = [*above, *_held(state, min(max(room, _HELD_MIN), ROWS_MAX)), *below]
+    lines = [*above, *_held(state, reasons, min(max(room, _HELD_MIN), ROWS_MAX)), *below]
     return "\n".join(line[:_WIDTH].rstrip() for line in lines) + "\n"
 
 
@@ -199,7 +214,7 @@ def _left_ms(state: RolloutState, member: Member, since_ms: Mapping[str, int], n
     return _limit_ms(state, member) - max(now_ms - since_ms.get(member.name, now_ms), 0)
 
 
-def _held(state: RolloutState, rows_max: int) -> Iterator[str]:
+def _held(state: RolloutState, reasons: Mapping[str, str], rows_max: int) -> Iterator[str]:
     held = [
         member
         for member in state.members.values()
@@ -214,7 +229,8 @@ def _held(state: RolloutState, rows_max: int) -> Iterator[str]:
         serving = "serves" if member.serving else "does not serve"
         if member.state is _S.UNKNOWN:
             serving = "served when last heard" if member.serving else "did not serve before"
-        yield f"{member.name}: {member.state}, {serving}: {member.reason or 'no answer'}"
+        why = evidence_of(member, reasons) or "no answer"
+        yield f"{member.name}: {member.state}, {serving}: {why}"
         yield f"  next: {_next(state, member)}"
     yield from _rest(held, rows_max)
 
