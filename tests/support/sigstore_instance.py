@@ -75,12 +75,16 @@ class Fault(StrEnum):
 
 
 class SigstoreInstance:
-    """One instance. `faults` may be changed between requests; `requests` lists the paths seen."""
+    """One instance. `faults` may be changed between requests; `requests` lists the paths seen.
+
+    `job` is what the runner says of the job that asks it for a token, as for `token`.
+    """
 
     def __init__(self, folder: Path, *, age: timedelta = timedelta(days=1)) -> None:
         self.start = (datetime.now(tz=UTC) - age).replace(microsecond=0)
         self.faults: set[Fault] = set()
         self.requests: list[str] = []
+        self.job: dict[str, str] = {}
         self.url = ""
         self._folder = folder
         self._lock = threading.Lock()
@@ -211,7 +215,7 @@ class SigstoreInstance:
         self.requests.append(path)
         if authorization != f"bearer {RUNNER_SECRET}" or "audience=sigstore" not in path:
             return _json(403, {"message": "not for this job"})
-        return _json(200, {"value": self.token()})
+        return _json(200, {"value": self.token(**self.job)})
 
     def _certify(self, body: bytes, authorization: str) -> Answer:
         token = authorization.removeprefix("Bearer ")

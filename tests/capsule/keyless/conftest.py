@@ -16,8 +16,10 @@ def served(tmp_path_factory):
 def instance(served):
     """The instance, without faults before and after."""
     served.faults.clear()
+    served.job.clear()
     yield served
     served.faults.clear()
+    served.job.clear()
 
 
 @pytest.fixture(autouse=True)
