@@ -4,7 +4,8 @@ The content stream of a tree is cut into frames; which objects a frame holds fol
 listing. A frame is asked for if it holds any byte that the store lacks. A large object spans frames
 and grows in `incoming/`; after a stop its whole frames are hashed again and kept.
 
-Memory: one frame and its content, whatever the size of the release.
+Memory: two frames and their contents, whatever the size of the release: one is decoded while the
+objects of the one before are written.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Final
 
 from blake3 import blake3
 
+from capsule_installer.ahead import Ahead
 from capsule_installer.disk import Disk, FileKind
 from capsule_installer.incoming import Listing
 from capsule_installer.layout import Layout
@@ -22,7 +24,7 @@ from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.pack import Frame, decode_frame
 from capsule_manifest.tree import Tree, content_order
 
-__all__ = ["FramePlan", "FrameSink", "Spot", "part_path", "plan_frames"]
+__all__ = ["FramePlan", "FrameSink", "OpenFrame", "Spot", "part_path", "plan_frames"]
 
 _HEAD_BYTES: Final = 36
 _ROOT_BYTES: Final = 32
@@ -101,6 +103,16 @@ def plan_frames(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFrame:
+    """A frame that was checked and decoded. `root` and `index` say where it belongs."""
+
+    root: ObjectId
+    index: int
+    stored_bytes: int
+    content: memoryview
+
+
 class FrameSink:
     """Take the wanted frames, tree by tree and in order, and fill the store with their objects."""
 
@@ -117,25 +129,43 @@ class FrameSink:
         self._plans = plans
         self._waiting = {root: list(plan.wanted) for root, plan in plans.items() if plan.wanted}
         self._tree: ObjectId | None = None
+        self._taking: ObjectId | None = None
         self._first_spot = 0
         self._part: _Part | None = None
         self.frames = 0
         self.stored_bytes = 0
 
-    def take(self, body: bytes) -> None:
-        """Take the body of a FRAME message.
+    def open(self, body: bytes) -> "Ahead[OpenFrame]":
+        """Begin to decode the body of a FRAME message, which must be the next one wanted.
 
         Raises:
-            Refused: `wire-malformed` for a frame that was not asked for or is out of order;
-                `frame-digest-mismatch`, `frame-malformed`, `object-malformed`.
-            Failed: `partial-damaged`, `disk-*`.
+            Refused: `wire-malformed` for a frame that was not asked for or is out of order.
         """
         root = ObjectId(body[:_ROOT_BYTES])
         index = int.from_bytes(body[_ROOT_BYTES:_HEAD_BYTES], "big")
         self._check_order(root, index, len(body))
+        frame = self._plans[root].frames[index]
+
+        def decode() -> OpenFrame:
+            content = memoryview(decode_frame(body[_HEAD_BYTES:], frame))
+            return OpenFrame(
+                root=root, index=index, stored_bytes=frame.stored_bytes, content=content
+            )
+
+        return Ahead(decode)
+
+    def take(self, opened: OpenFrame) -> None:
+        """Take the content of the frame that was opened after the last one taken.
+
+        Raises:
+            Refused: `object-malformed`.
+            Failed: `partial-damaged`, `disk-*`.
+        """
+        root, content = opened.root, opened.content
         plan = self._plans[root]
-        content = memoryview(decode_frame(body[_HEAD_BYTES:], plan.frames[index]))
-        start = plan.starts[index]
+        if self._taking != root:
+            self._taking, self._first_spot = root, 0
+        start = plan.starts[opened.index]
         end = start + len(content)
         position = self._first_spot
         while position < len(plan.spots) and plan.spots[position].start < end:
@@ -148,7 +178,7 @@ class FrameSink:
             position += 1
         self._first_spot = position
         self.frames += 1
-        self.stored_bytes += len(body) - _HEAD_BYTES
+        self.stored_bytes += opened.stored_bytes
 
     def finish(self) -> None:
         """Say that no more frames come.
@@ -181,8 +211,7 @@ class FrameSink:
                 "a frame came that is not the next one wanted",
                 got=f"frame {index} of {blake3_text(root)}",
             )
-        if self._tree != root:
-            self._tree, self._first_spot = root, 0
+        self._tree = root
         indexes.pop(0)
         if not indexes:
             del self._waiting[root]

@@ -58,15 +58,17 @@ def realise(disk: Disk, store: ObjectStore, tree: Tree, folder: str) -> None:
     """Make `folder` hold `tree`; what is right already stays, what is wrong is replaced.
 
     A file is replaced by renaming over it, so that whoever runs from the folder finds the old or
-    the new one. Not durable before the file system is synced.
+    the new one. Into a folder that is not there yet everything goes without a look. Not durable
+    before the file system is synced.
 
     Raises:
         Refused: `object-malformed` when an object is not held.
         Failed: `disk-*`.
     """
+    is_new = disk.stat(folder) is None
     for entry in (Entry(path="", kind=EntryKind.DIRECTORY, mode=0o755), *tree.entries):
         path = f"{folder}/{entry.path}" if entry.path else folder
-        found = disk.stat(path)
+        found = None if is_new else disk.stat(path)
         match entry.kind:
             case EntryKind.DIRECTORY:
                 _make_folder(disk, path, entry.mode, found)
@@ -106,6 +108,8 @@ def is_whole(disk: Disk, store: ObjectStore | None, tree: Tree, folder: str) -> 
         if entry.object is None:
             continue
         if found.links > 1 and store is not None:
+            if store.is_inode(entry.object, found.inode):
+                continue
             if store.find(entry.object, entry.size_bytes) is None:
                 return False
         elif hash_file(disk, path) != entry.object:

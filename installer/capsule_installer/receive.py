@@ -6,6 +6,8 @@ The stream is read once; nothing is kept in memory but the metadata and one fram
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from capsule_installer.ahead import Ahead
+from capsule_installer.frames import OpenFrame
 from capsule_installer.host import Host
 from capsule_installer.identity import require_node_key
 from capsule_installer.incoming import read_delivery
@@ -16,7 +18,7 @@ from capsule_installer.services.choice import make_services
 from capsule_installer.stage import Stage
 from capsule_installer.venv import Python, RealPython
 from capsule_manifest.envelope import Envelope, encode_record
-from capsule_manifest.errors import Refused
+from capsule_manifest.errors import CapsuleError, Refused
 from capsule_manifest.keys import b64encode
 from capsule_manifest.wire import Message, MessageType, read_messages
 
@@ -87,17 +89,43 @@ def _require_decided_ops(host: Host) -> None:
 
 def _take_frames(host: Host, messages: Iterator[Message], stage: Stage) -> None:
     told_ms = host.clock.boot_ms()
-    for message in messages:
-        if message.type is MessageType.END:
-            return
-        if message.type is not MessageType.FRAME:
-            raise Refused(
-                "wire-malformed",
-                "only frames may follow the plan",
-                got=message.type.name,
-            )
-        frames, size_bytes = stage.take(message.body)
+    for opened in _opened(messages, stage):
+        frames, size_bytes = stage.take(opened)
         now_ms = host.clock.boot_ms()
         if now_ms - told_ms >= _PROGRESS_MS:
             told_ms = now_ms
             host.reporter.record("progress", {"frames": frames, "bytes": size_bytes})
+
+
+def _opened(messages: Iterator[Message], stage: Stage) -> Iterator[OpenFrame]:
+    """Yield the frames up to END, each while the one after it is being decoded.
+
+    What is wrong with the stream is raised when everything that came before it was taken.
+    """
+    before: Ahead[OpenFrame] | None = None
+    failure: CapsuleError | None = None
+    while True:
+        try:
+            ahead = _open_next(messages, stage)
+        except CapsuleError as error:
+            ahead, failure = None, error
+        if before is not None:
+            yield before.result()
+        if ahead is None:
+            break
+        before = ahead
+    if failure is not None:
+        raise failure
+
+
+def _open_next(messages: Iterator[Message], stage: Stage) -> Ahead[OpenFrame] | None:
+    message = next(messages)
+    if message.type is MessageType.END:
+        return None
+    if message.type is not MessageType.FRAME:
+        raise Refused(
+            "wire-malformed",
+            "only frames may follow the plan",
+            got=message.type.name,
+        )
+    return stage.open(message.body)

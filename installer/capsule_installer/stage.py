@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from capsule_installer.ahead import Ahead
 from capsule_installer.bytecode import Bytecode
-from capsule_installer.frames import FramePlan, FrameSink, part_path, plan_frames
+from capsule_installer.frames import FramePlan, FrameSink, OpenFrame, part_path, plan_frames
 from capsule_installer.fsops import keep_name, remove_tree, replace_file
 from capsule_installer.generation import LINKED_KINDS, realise
 from capsule_installer.host import Host
@@ -120,9 +121,13 @@ class Stage:
             "free_after": free_after,
         }
 
-    def take(self, body: bytes) -> tuple[int, int]:
+    def open(self, body: bytes) -> Ahead[OpenFrame]:
+        """Begin to decode the next frame. Raises: as `FrameSink.open`."""
+        return self._sink.open(body)
+
+    def take(self, opened: OpenFrame) -> tuple[int, int]:
         """Take a frame; return how many came and their bytes. Raises: as `FrameSink.take`."""
-        self._sink.take(body)
+        self._sink.take(opened)
         return self._sink.frames, self._sink.stored_bytes
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ was hashed in this run. What does not count is replaced as a whole; an inode tha
 hold is never written into.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from blake3 import blake3
@@ -35,6 +35,7 @@ class ObjectStore:
         self._trusted = set(trusted)
         self._found: dict[ObjectId, str | None] = {}
         self._folders: set[str] = set()
+        self._before: dict[str, Mapping[str, int]] = {}
 
     def find(self, digest: ObjectId, size_bytes: int) -> str | None:
         """Return the path of an object that counts as held, in either mode; None if there is none.
@@ -42,11 +43,23 @@ class ObjectStore:
         Hashes what no marker refers to, once a run. Raises: `disk-*`.
         """
         if digest not in self._found:
-            paths = (self._layout.object(digest, executable=flag) for flag in (False, True))
-            self._found[digest] = next(
-                (path for path in paths if self._is_held(path, digest, size_bytes)), None
-            )
+            self._found[digest] = None
+            for path in self._paths(digest):
+                # Most objects of a new release are not here: one list of a folder says so of many.
+                if self._inode(path) and self._is_held(path, digest, size_bytes):
+                    self._found[digest] = path
+                    break
         return self._found[digest]
+
+    def is_inode(self, digest: ObjectId, inode: int) -> bool:
+        """Say whether `inode` is that of an object to which a durable marker refers.
+
+        False may also be said where the file system numbers a folder's entries in another way.
+        Raises: `disk-*`.
+        """
+        return digest in self._trusted and any(
+            self._inode(path) == inode for path in self._paths(digest)
+        )
 
     def require(self, digest: ObjectId, size_bytes: int, *, executable: bool) -> str:
         """Return the path of a held object in this mode, made from the other one if need be.
@@ -102,6 +115,24 @@ class ObjectStore:
         self._disk.chmod(path, _mode(executable=executable))
         self._disk.link(path, target)
         self._found[digest] = target
+
+    def _paths(self, digest: ObjectId) -> tuple[str, str]:
+        return (
+            self._layout.object(digest, executable=False),
+            self._layout.object(digest, executable=True),
+        )
+
+    def _inode(self, path: str) -> int | None:
+        """Return the inode that had a name of the store when its folder was first looked at."""
+        folder, _, name = path.rpartition("/")
+        before = self._before.get(folder)
+        if before is None:
+            try:
+                before = self._disk.list_inodes(folder)
+            except FileNotFoundError:
+                before = {}
+            self._before[folder] = before
+        return before.get(name)
 
     def _is_held(self, path: str, digest: ObjectId, size_bytes: int) -> bool:
         found = self._disk.stat(path)

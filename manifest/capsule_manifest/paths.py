@@ -140,6 +140,8 @@ def escape(text: str | bytes) -> str:
     as `\xNN`.
     """
     shown = text.decode(errors="surrogateescape") if isinstance(text, bytes) else text
+    if len(shown) <= _SHOWN_CHARACTERS_MAX and shown.isprintable() and "\\" not in shown:
+        return shown
     escaped = "".join(_escape_character(c) for c in shown[: _SHOWN_CHARACTERS_MAX + 1])
     if len(escaped) > _SHOWN_CHARACTERS_MAX:
         return escaped[:_SHOWN_CHARACTERS_MAX] + "…"

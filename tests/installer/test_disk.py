@@ -113,3 +113,16 @@ def test_syncs_and_free_space_work_on_a_real_folder(tmp_path: Path, disk):
     free_bytes, free_inodes = disk.free(str(tmp_path))
     assert free_bytes > 0
     assert free_inodes > 0
+
+
+def test_a_list_with_inodes_has_every_name_and_the_inode_that_a_look_at_it_has(tmp_path, disk):
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "second").hardlink_to(tmp_path / "file")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "folder").mkdir()
+    found = disk.list_inodes(str(tmp_path))
+    assert sorted(found) == disk.list(str(tmp_path))
+    assert found == {name: disk.stat(f"{tmp_path}/{name}").inode for name in found}
+    assert found["file"] == found["second"] != found["link"]
+    with pytest.raises(FileNotFoundError):
+        disk.list_inodes(f"{tmp_path}/gone")

@@ -8,7 +8,7 @@ With `watch` one run shows every such moment: it is called before the first writ
 each write of bytes, and after each write, with the moment and what is written.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -63,6 +63,9 @@ class CrashingDisk:
 
     def list(self, path: str) -> list[str]:
         return self._disk.list(path)
+
+    def list_inodes(self, path: str) -> Mapping[str, int]:
+        return self._disk.list_inodes(path)
 
     def read_link(self, path: str) -> str:
         return self._disk.read_link(path)

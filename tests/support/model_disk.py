@@ -130,6 +130,9 @@ class ModelDisk:
     def list(self, path: str) -> list[str]:
         return sorted(self._folder(path).names)
 
+    def list_inodes(self, path: str) -> dict[str, int]:
+        return dict(self._folder(path).names)
+
     def read_link(self, path: str) -> str:
         return self.inodes[self._find(path)].target
 

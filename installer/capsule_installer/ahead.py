@@ -1,0 +1,44 @@
+"""Compute the next value while the present one is being written: for work that leaves Python."""
+
+from collections.abc import Callable
+from threading import Thread
+from typing import Final, Generic, TypeVar
+
+from capsule_manifest.errors import CapsuleError
+
+__all__ = ["Ahead"]
+
+Value = TypeVar("Value")
+
+_NONE: Final = object()
+
+
+class Ahead(Generic[Value]):
+    """One call that runs in a thread of its own, begun at once.
+
+    The call must touch nothing that others change, and must end by itself.
+    """
+
+    def __init__(self, call: Callable[[], Value]) -> None:
+        self._call = call
+        self._value: Value | object = _NONE
+        self._failure: CapsuleError | MemoryError | None = None
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def result(self) -> Value:
+        """Wait for the end and return what the call returned.
+
+        Raises: what the call raised.
+        """
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        assert self._value is not _NONE, "the call raises nothing else"
+        return self._value  # type: ignore[return-value]
+
+    def _run(self) -> None:
+        try:
+            self._value = self._call()
+        except (CapsuleError, MemoryError) as error:
+            self._failure = error
