@@ -83,3 +83,8 @@ def test_the_first_deadline_runs_on_while_a_service_is_switched_and_started():
         line for line in FRAMES["full-width"].splitlines() if line.startswith("lane rack-0")
     )
     assert "worker-07 stopped 5/120 s, D1 in 115 s" in line
+
+
+def test_no_decision_is_asked_for_about_an_epoch_that_has_ended():
+    assert "capsule lane" not in FRAMES["ended"]
+    assert "capsule lane resume rack-5" in FRAMES["parked"]

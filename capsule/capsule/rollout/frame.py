@@ -241,7 +241,7 @@ def _next(state: RolloutState, member: Member) -> str:
         return f"it is asked again; if its host is lost, capsule node assume-down {member.name}"
     if state.epoch is EpochState.HALTED:
         return "look at the canary, then capsule rollout resume or abort"
-    if lane_state is LaneState.HELD:
+    if lane_state is LaneState.HELD and state.epoch is not EpochState.ENDED:
         return f"capsule lane resume {member.lane}, or capsule lane skip {member.lane}"
     if member.state is _S.SKIPPED:
         return "a later rollout takes it again"
