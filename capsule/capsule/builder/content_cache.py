@@ -9,7 +9,7 @@ import hashlib
 import os
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -31,8 +31,6 @@ __all__ = [
     "FileFetcher",
     "UrlFetcher",
     "WheelFetcher",
-    "cache_folder",
-    "memory_folder",
 ]
 
 _URL_TIMEOUT_S: Final = 60
@@ -272,19 +270,6 @@ class UrlFetcher:
             raise Failed(
                 "url-fetch-failed", "a file can't be fetched", got=error, where=url, retryable=True
             ) from error
-
-
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder for fetched content. Source: XDG Base Directory Specification 0.8."""
-    base = environment.get("XDG_CACHE_HOME", "")
-    # The specification says that a relative path there is to be ignored.
-    root = Path(base) if base.startswith("/") else Path(environment.get("HOME", "/")) / ".cache"
-    return root / "capsule" / "wheels"
-
-
-def memory_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder for what this machine remembers, beside that of what it fetched."""
-    return cache_folder(environment).with_name("remembered")
 
 
 def _assigned(wanted: Sequence[Wanted], folder: Path) -> Iterator[tuple[Wanted, Path]]:

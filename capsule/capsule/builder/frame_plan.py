@@ -135,9 +135,8 @@ def _by_start(known: Sequence[KnownPack]) -> Mapping[tuple[ObjectId, int], list[
     by_start: dict[tuple[ObjectId, int], list[KnownFrame]] = {}
     for pack in known:
         for index, pieces in enumerate(pack.pieces):
-            if sum(piece.size_bytes for piece in pieces) >= _KEPT_FRAME_BYTES_MIN:
-                frame = KnownFrame(pack=pack, index=index)
-                by_start.setdefault((pieces[0].object, pieces[0].offset), []).append(frame)
+            frame = KnownFrame(pack=pack, index=index)
+            by_start.setdefault((pieces[0].object, pieces[0].offset), []).append(frame)
     return by_start
 
 
@@ -148,6 +147,9 @@ def _fitting(
     for frame in candidates:
         pieces = frame.pack.pieces[frame.index]
         following = order[index : index + len(pieces)]
+        is_small = sum(piece.size_bytes for piece in pieces) < _KEPT_FRAME_BYTES_MIN
+        if is_small and index + len(pieces) < len(order):
+            continue
         if len(following) == len(pieces) and all(
             piece.object == digest and piece.offset + piece.size_bytes <= whole
             for piece, (digest, whole) in zip(pieces, following, strict=True)

@@ -27,7 +27,14 @@ from capsule_manifest.paths import check_link, check_path, escape
 from capsule_manifest.release import ComponentKind, Source
 from capsule_manifest.tree_entry import EntryKind
 
-__all__ = ["WorkTree", "committed_entries", "find_work_tree", "open_work_tree", "source_input"]
+__all__ = [
+    "WorkTree",
+    "clone_at",
+    "committed_entries",
+    "find_work_tree",
+    "open_work_tree",
+    "source_input",
+]
 
 _TIMEOUT_S: Final = 120
 _BLOB_BYTES_MAX: Final = 2 * 1024**3
@@ -147,6 +154,20 @@ def committed_entries(
     entries = tuple(_entries(replace(work_tree, prefix=""), tuple(paths)))
     _check_attributes(replace(work_tree, prefix=""), [entry.path for entry in entries])
     return {path: tuple(item for item in entries if _is_below(item.path, path)) for path in paths}
+
+
+def clone_at(work_tree: WorkTree, folder: Path) -> None:
+    """Check the commit of a work tree out in a new folder, which shares no file with it.
+
+    Raises:
+        Failed: `source-git-failed`.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _git(
+        work_tree.top, *_filters_off(work_tree.top), "clone", "--quiet", "--no-local",
+        "--no-checkout", "--template=", str(work_tree.top), str(folder),
+    )  # fmt: skip
+    _git(folder, "checkout", "--quiet", "--detach", work_tree.source.commit)
 
 
 def _check_clean(top: Path) -> None:

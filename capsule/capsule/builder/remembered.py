@@ -18,12 +18,12 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Memory", "boot_name", "program_digest"]
+__all__ = ["Memory", "boot_name", "cache_folder", "memory_of", "program_digest"]
 
 _ENTRIES_MAX: Final = 1024
 _ENTRY_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -107,6 +107,20 @@ class Memory:
         kept = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         for path in kept[: -_ENTRIES_MAX + 1]:
             path.unlink(missing_ok=True)
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder for fetched content. Source: XDG Base Directory Specification 0.8."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    # The specification says that a relative path there is to be ignored.
+    root = Path(base) if base.startswith("/") else Path(environment.get("HOME", "/")) / ".cache"
+    return root / "capsule" / "wheels"
+
+
+def memory_of(environment: Mapping[str, str]) -> Memory:
+    """Return what this user's machine remembers of builds, beside what it fetched."""
+    folder = cache_folder(environment).with_name("remembered")
+    return Memory(folder, boot=boot_name(), program=program_digest())
 
 
 def boot_name() -> str:

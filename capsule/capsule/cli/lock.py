@@ -8,18 +8,18 @@ import click
 
 from capsule import __version__
 from capsule.builder.config import load_release
-from capsule.builder.content_cache import ContentCache, UrlFetcher, cache_folder, memory_folder
+from capsule.builder.content_cache import ContentCache, UrlFetcher
 from capsule.builder.images.registry import Skopeo
 from capsule.builder.lock import fetch_pins, lock_release
 from capsule.builder.lockfile import LockFile, encode_lock, load_lock
 from capsule.builder.nix.access import nix_access
 from capsule.builder.pip_fetch import PipFetcher
-from capsule.builder.remembered import Memory, boot_name, program_digest
+from capsule.builder.remembered import Memory, cache_folder, memory_of
 from capsule.cli.output import json_option, print_json
 from capsule.clock import utc_now
 from capsule.durable import replace_file
 
-__all__ = ["builder_memory", "command", "content_cache"]
+__all__ = ["command", "content_cache"]
 
 
 @click.command(
@@ -76,14 +76,8 @@ def content_cache(memory: Memory | None = None) -> ContentCache:
         UrlFetcher(),
         Skopeo(environment),
         nix_access(environment),
-        memory or builder_memory(),
+        memory or memory_of(environment),
     )
-
-
-def builder_memory() -> Memory:
-    """Return what this machine remembers of earlier builds."""
-    folder = memory_folder(dict(os.environ))
-    return Memory(folder, boot=boot_name(), program=program_digest())
 
 
 def _count(lock: LockFile) -> int:

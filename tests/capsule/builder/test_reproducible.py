@@ -11,13 +11,11 @@ from support.indexes import pip_environment
 from support.releases import ReleaseFolder
 from support.runtimes import runtime_index
 
-# The runtime's lock of the tests takes the place of the real one, as in `runtime_index`.
-_PROGRAM = """\
-import sys
+# The runtime's lock of the tests takes the place of the real one, as in `runtime_index`: in every
+# process, for a build that is checked starts another.
+_CUSTOM = """\
 from capsule.builder import runtime_wheels
-runtime_wheels._LOCK = sys.argv[1]
-from capsule.__main__ import main
-sys.exit(main(sys.argv[2:]))
+runtime_wheels._LOCK = {lock!r}
 """
 _MORE = """\
 [components.web]
@@ -60,15 +58,19 @@ def release(tmp_path, monkeypatch):
 def run(release, folder, world, home, *arguments):
     umask, variables = WORLDS[world]
     home.mkdir(exist_ok=True)
+    custom = release.index.parent / "custom"
+    custom.mkdir(exist_ok=True)
+    lock = str(release.index.parent / "runtime.lock")
+    (custom / "sitecustomize.py").write_text(_CUSTOM.format(lock=lock))
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(release.index.parent / "runtime.lock"), *arguments],
+        [sys.executable, "-m", "capsule", *arguments],
         cwd=folder,
         umask=umask,
         env={
             **pip_environment(release.index, home),
             **variables,
             "PATH": "/usr/bin:/bin",
-            "PYTHONPATH": ":".join(path for path in sys.path if path),
+            "PYTHONPATH": ":".join([str(custom), *filter(None, sys.path)]),
         },
         capture_output=True,
         text=True,
