@@ -5,6 +5,7 @@ Error`, pydantic's and those of the HTTP client leave it, too, with a hostile bu
 service. None may end as a traceback, and none may pass for a proof: what was raised was not proved.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,6 +25,7 @@ def proving(where: str) -> Iterator[None]:
     from sigstore.errors import Error, VerificationError
     from sigstore.models import IncompatibleEntry, InvalidBundle
 
+    _quiet()
     try:
         yield
     except CapsuleError:
@@ -61,6 +63,7 @@ def using_services(where: str) -> Iterator[None]:
     """
     from sigstore.oidc import ExpiredIdentity, IdentityError
 
+    _quiet()
     try:
         yield
     except CapsuleError:
@@ -77,3 +80,8 @@ def using_services(where: str) -> Iterator[None]:
             where=where,
             retryable=True,
         ) from None
+
+
+def _quiet() -> None:
+    """Keep the package's warnings off the terminal: they may repeat what a stranger wrote."""
+    logging.getLogger("sigstore").setLevel(logging.CRITICAL)

@@ -1,6 +1,9 @@
 """`capsule sign --keyless`: what a CI job writes, what it refuses to write, and what it says."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -328,3 +331,28 @@ def test_an_instance_without_a_time_stamp_authority_is_refused(world, capsys):
 def test_how_to_sign_is_said_exactly_once(world, capsys, arguments):
     assert main(["sign", str(world.capsule), *arguments]) == 2
     assert "--key" in capsys.readouterr().err
+
+
+SPOKEN = {Fault.TSA_DOWN, Fault.TSA_GARBAGE}  # the package has something to say of these
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(f, marks=[] if f in SPOKEN else pytest.mark.slow, id=f.name) for f in Fault],
+)
+def test_no_words_of_a_service_reach_a_terminal_but_through_the_error(world, fault):
+    """In a process of its own: here pytest takes what the package logs."""
+    world.instance.faults.add(fault)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "capsule", "sign", str(world.capsule), "--keyless",
+            "--policy", str(world.policy_path), "--identity-token", str(world.folder / "token"),
+            "--trust-config", str(world.folder / "trust-config.json"),
+        ],
+        capture_output=True, check=False, timeout=60,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == FAULTS[fault][1]
+    lines = done.stderr.decode().splitlines()
+    assert all(line.isprintable() for line in lines), lines
+    assert [line.split(":")[0].strip() for line in lines] == ["error", "next"]
