@@ -1,116 +1,18 @@
-"""How often a controller waits for a host while it stages: counted where the wire is."""
+"""How often a controller waits for a host while it stages, on a host that is a folder."""
 
 import pytest
 
-from capsule.first_contact import RuntimeSource
-from capsule.home import ProductHome
-from capsule.inventory import read_fleet
-from capsule.payload import open_payload
-from capsule.stage import NodeStaged, Stager
 from capsule.transport.local import LocalTransport
-from support import documents
-from support.capsules import real_runtime, write_capsule
-from support.lab.controller import Silence
-
-FLEET = """\
-format = 1
-product = "acme/hello"
-[fleet]
-floor = 0
-max_unavailable = 1
-guard_min = "L0"
-[nodes.n1]
-local = "n1"
-role = "web"
-platform = "bookworm"
-lane = "a"
-"""
-UNIT = "[Service]\nExecStart=/bin/sleep 1000\n"
-
-
-class Counted:
-    """A transport that counts channels, and on them each change from writing to reading."""
-
-    root = ""
-
-    def __init__(self, inner, turns):
-        self._inner, self._turns = inner, turns
-        self.place, self.root = inner.place, inner.root
-
-    def open(self, argv, *, limits):
-        self._turns.append(f"open {argv[1] if len(argv) < 5 else 'first contact'}")
-        return CountedChannel(self._inner.open(argv, limits=limits), self._turns)
-
-
-class CountedChannel:
-    """A channel of `Counted`: a wait for an answer counts if something was written before it."""
-
-    def __init__(self, inner, turns):
-        self._inner, self._turns, self._wrote = inner, turns, True
-
-    def __enter__(self):
-        self._inner.__enter__()
-        return self
-
-    def __exit__(self, *error):
-        return self._inner.__exit__(*error)
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    def write(self, data):
-        self._wrote = True
-        return self._inner.write(data)
-
-    def read(self, *arguments, **named):
-        if self._wrote:
-            self._turns.append("wait")
-            self._wrote = False
-        return self._inner.read(*arguments, **named)
-
-
-def turns_of(tmp_path, files):
-    """Stage a release with so many files on a folder host that was met before."""
-    policy = documents.make_policy()
-    home = ProductHome(home=tmp_path / "state", product="acme/hello")
-    (tmp_path / "n1").mkdir()
-    fleet = read_fleet(FLEET.encode(), folder=tmp_path, where="fleet.toml")
-    turns = []
-    for counter, count in ((1, 1), (2, files)):
-        content = {f"d{index % 97}/f{index}": b"%d\n" % index for index in range(count)}
-        mini = write_capsule(
-            tmp_path / f"{counter}.capsule",
-            counter=counter,
-            components={"app": content},
-            runtime=real_runtime(),
-            unit=UNIT,
-        )
-        payload = open_payload(mini.folder, policy)
-        turns.clear()
-        stager = Stager(
-            home=home,
-            fleet=fleet,
-            payload=payload,
-            runtimes=RuntimeSource(payload),
-            policy=policy,
-            route_signer=documents.ROUTE_KEY,
-            controller=documents.CONTROLLER_KEY,
-            connect=lambda *_: Counted(LocalTransport(tmp_path / "n1"), turns),
-            watch=Silence(),
-        )
-        staged = stager.run(("n1",))[1]["n1"]
-        assert isinstance(staged, NodeStaged), staged
-    return turns
+from support.round_trips import SIZES, turns_of
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_round_trips_of_a_staging_do_not_grow_with_the_number_of_files(tmp_path):
     turns = {}
-    for files in (100, 1_000, 18_000):
+    for files in SIZES:
         folder = tmp_path / str(files)
         folder.mkdir()
-        turns[files] = turns_of(folder, files)
-    few = [turn for turn in turns[100] if turn.startswith("open")]
-    assert few == ["open receive"]
+        turns[files] = turns_of(folder, files, LocalTransport)
+    assert [turn for turn in turns[100] if turn != "wait"] == ["open receive"]
     assert turns[100] == turns[1_000] == turns[18_000], turns
