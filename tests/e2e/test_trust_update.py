@@ -2,6 +2,9 @@
 
 import pytest
 
+from capsule_manifest.envelope import decode_record
+from capsule_manifest.keys import b64decode
+from capsule_manifest.records import decode_receipt
 from support.trust_site import Site
 
 
@@ -36,3 +39,23 @@ def test_a_capsule_that_the_next_policy_revokes_is_not_staged_again(site):
     site.carry(2, "--revoke-capsule", made.capsule)
     code, answer = site.stage(made, site.trust / "policy.json")
     assert (code, answer["error"]) == (12, "capsule-revoked")
+
+
+def test_going_back_is_signed_by_the_trust_owners_and_the_hosts_receipt_repeats_why(site):
+    made = site.capsule(7)
+    site.carry(2, "--floor", "99")
+    code, answer = site.stage(made, site.trust / "policy.json")
+    assert (code, answer["error"]) == (12, "release-counter-too-low")
+    site.carry(3, "--allow", made.capsule, "release 99 loses mail")
+    code, answer = site.stage(made, site.trust / "policy.json")
+    assert code == 0, answer
+    code, records = site.on_host("receipts", "--json")
+    assert code == 0
+    (staged,) = [receipt for receipt in map(opened, records) if receipt.kind == "stage"]
+    assert staged.capsule == made.capsule
+    assert staged.details["downgrade"] == "release 99 loses mail"
+
+
+def opened(record):
+    """Return the receipt that a record of the host carries."""
+    return decode_receipt(decode_record(b64decode(record["receipt"], "x"), where="x").payload)
