@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from capsule.names import LookUp, freeze_endpoints
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.envelope import encode_record, sign
 from capsule_manifest.errors import Refused
@@ -47,11 +48,14 @@ def freeze(
     policy: Policy,
     controllers: tuple[PublicKey, ...],
     node_keys: Mapping[str, str],
+    look_up: LookUp,
 ) -> Route:
     """Return the route of `fleet`; `node_keys` has the key ids of nodes that were met before.
 
     Raises:
-        Refused: `product-mismatch` when the inventory is for another product than the policy.
+        Refused: `product-mismatch` when the inventory is for another product than the policy;
+            `endpoint-shared`.
+        Failed: `name-unknown`, and whatever `look_up` raises.
     """
     if fleet.product != policy.product:
         raise Refused(
@@ -60,6 +64,9 @@ def freeze(
             expected=policy.product,
             got=fleet.product,
         )
+    endpoints = freeze_endpoints(
+        {name: node.endpoint for name, node in fleet.nodes.items()}, look_up
+    )
     return Route(
         product=fleet.product,
         nodes={
@@ -68,7 +75,7 @@ def freeze(
                 platform=node.platform,
                 domain=node.domain,
                 lane=node.lane,
-                endpoint=node.endpoint,
+                endpoint=endpoints[name],
                 node_key=node_keys.get(name),
                 vars=node.vars,
             )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from capsule.durable import exclusive, make_folder, publish_once, read_bounded, replace_file
 from capsule.freeze import FrozenRoute, freeze, freeze_and_sign
+from capsule.names import LookUp, look_up
 from capsule.receipts_store import ReceiptCopies
 from capsule_manifest.canonical import DEFAULT_LIMITS, decode, encode
 from capsule_manifest.envelope import decode_record
@@ -172,18 +173,20 @@ def freeze_fleet(
     policy: Policy,
     controllers: tuple[PublicKey, ...],
     signer: Signer,
+    look_up: LookUp = look_up,
 ) -> FrozenRoute:
     """Freeze and sign the route of `fleet` with the node keys that are known, and keep it.
 
     Raises:
         Refused: as `freeze` and `freeze_and_sign`.
-        Failed: `controller-disk`.
+        Failed: as `freeze`; `controller-disk`.
     """
     route = freeze(
         fleet,
         policy=policy,
         controllers=controllers,
         node_keys=home.node_keys(tuple(fleet.nodes)),
+        look_up=look_up,
     )
     frozen = freeze_and_sign(route, policy=policy, signer=signer)
     home.store_route(frozen)

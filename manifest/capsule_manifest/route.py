@@ -40,20 +40,24 @@ NODE_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """A host that SSH goes through. `host_key` is as in `Endpoint`."""
+    """A host that SSH goes through. `name` and `host_key` are as in `Endpoint`."""
 
     address: str
     port: int
     user: str
     host_key: str
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """How a host is reached. `local` uses `root` only; `ssh` everything but `root`.
 
-    `host_key` is the pinned key in OpenSSH's public form; with `CA_MARK` before it, the authority
-    whose host certificates are taken. `jump` lists the hosts to go through, in order, each pinned.
+    `address` is an IP address in a route; `name` is the host name of the inventory that it was
+    looked up for, None where the inventory has the address. In an inventory `address` may be a name
+    and `name` is None. `host_key` is the pinned key in OpenSSH's public form; with `CA_MARK` before
+    it, the authority whose host certificates are taken. `jump` lists the hosts to go through, in
+    order, each pinned.
     """
 
     kind: str
@@ -63,6 +67,7 @@ class Endpoint:
     user: str | None = None
     host_key: str | None = None
     jump: tuple[Hop, ...] = ()
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,12 +202,14 @@ def _node(node: RouteNode) -> JsonValue:
             "kind": endpoint.kind,
             "root": endpoint.root,
             "address": endpoint.address,
+            "name": endpoint.name,
             "port": endpoint.port,
             "user": endpoint.user,
             "host_key": endpoint.host_key,
             "jump": [
                 {
                     "address": hop.address,
+                    "name": hop.name,
                     "port": hop.port,
                     "user": hop.user,
                     "host_key": hop.host_key,
@@ -232,24 +239,43 @@ def _read_endpoint(item: Object) -> Endpoint:
         kind=item.text("kind", one_of=("local", "ssh")),
         root=item.optional_text("root"),
         address=item.optional_text("address"),
+        name=item.optional_text("name"),
         port=item.integer("port", least=1, most=65535),
         user=item.optional_text("user"),
         host_key=item.optional_text("host_key"),
         jump=item.items("jump", _read_hop),
     )
     item.end()
+    if endpoint.address is not None:
+        _check_address(endpoint.address, item.where)
     return endpoint
 
 
 def _read_hop(item: Object) -> Hop:
     hop = Hop(
         address=item.text("address"),
+        name=item.optional_text("name"),
         port=item.integer("port", least=1, most=65535),
         user=item.text("user"),
         host_key=item.text("host_key"),
     )
     item.end()
+    _check_address(hop.address, item.where)
     return hop
+
+
+def _check_address(address: str, where: str) -> None:
+    """Refuse a host name: whoever answers for it could change where a frozen route leads."""
+    # Imported here: a host that is reached by no address has no use for it.
+    from ipaddress import ip_address
+
+    try:
+        ip_address(address)
+    except ValueError:
+        raise Refused(
+            "document-invalid", "a document has a wrong value", expected="an IP address",
+            got=repr(address)[:80], where=f"{where}.address",
+        ) from None  # fmt: skip
 
 
 def _read_controller(item: Object) -> PublicKey:

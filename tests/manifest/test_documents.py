@@ -197,3 +197,13 @@ def test_a_rescue_outcome_is_recognised_for_its_own_op_only() -> None:
 
 def test_guard_level_zero_never_claims_that_nothing_happened() -> None:
     assert records.guard_text("L0") == "L0: not monitored"
+
+
+@pytest.mark.parametrize("address", ["w1.example", "localhost", "", "192.0.2.7 ", "192.0.2", "1"])
+def test_a_frozen_route_leads_to_addresses_and_never_to_a_name(address: str) -> None:
+    for path in (("n2", "endpoint"), ("n2", "endpoint", "jump", 0)):
+        document = decode(route.encode_route(make.make_route()))
+        at(document["nodes"], path)["address"] = address  # type: ignore[index,call-overload]
+        with pytest.raises(Refused) as caught:
+            route.decode_route(encode(document))
+        assert caught.value.where.endswith(".address")

@@ -180,6 +180,7 @@ def make_route() -> Route:
                 endpoint=Endpoint(
                     kind="ssh",
                     address="192.0.2.7",
+                    name="n2.example",
                     user="root",
                     host_key="ssh-ed25519 AAAA",
                     jump=(

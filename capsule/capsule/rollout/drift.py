@@ -7,10 +7,11 @@ Source: design, sections 2 (R3) and 11.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capsule.inventory import Fleet
-from capsule_manifest.route import Route
+from capsule.names import as_inventoried
+from capsule_manifest.route import Route, RouteNode
 
 __all__ = ["Drift", "drift_of"]
 
@@ -40,7 +41,7 @@ def _rules(route: Route, fleet: Fleet) -> Iterator[Drift]:
 
 def _nodes(route: Route, fleet: Fleet) -> Iterator[Drift]:
     for name in sorted({*route.nodes, *fleet.nodes}):
-        frozen, now = route.nodes.get(name), fleet.nodes.get(name)
+        frozen, now = _as_inventoried(route.nodes.get(name)), fleet.nodes.get(name)
         if frozen is None or now is None:
             yield Drift(
                 where=f"nodes.{name}",
@@ -52,6 +53,11 @@ def _nodes(route: Route, fleet: Fleet) -> Iterator[Drift]:
             yield from _compare(
                 f"nodes.{name}.{field}", getattr(frozen, field), getattr(now, field)
             )
+
+
+def _as_inventoried(node: RouteNode | None) -> RouteNode | None:
+    # What a name leads to by now is not asked for: looking it up is what freezing has ended.
+    return node and replace(node, endpoint=as_inventoried(node.endpoint))
 
 
 def _compare(where: str, frozen: object, inventory: object) -> Iterator[Drift]:

@@ -112,6 +112,7 @@ def check_hops(endpoint: Endpoint, place: str) -> tuple[Hop, ...]:
         port=endpoint.port,
         user=endpoint.user or "root",
         host_key=endpoint.host_key or "",
+        name=endpoint.name,
     )
     hops = (*endpoint.jump, target)
     if len(hops) > _HOPS_MAX + 1:
@@ -119,6 +120,8 @@ def check_hops(endpoint: Endpoint, place: str) -> tuple[Hop, ...]:
     for hop in hops:
         if not _ADDRESS.fullmatch(hop.address):
             raise _invalid("address", "a host name or IP address", hop.address, place)
+        if hop.name is not None and not _ADDRESS.fullmatch(hop.name):
+            raise _invalid("name", "a host name", hop.name, place)
         if not _USER.fullmatch(hop.user):
             raise _invalid("user", "a user name", hop.user, place)
         if not _KEY.fullmatch(hop.host_key.removeprefix(CA_MARK)):
@@ -134,7 +137,7 @@ def alias(index: int) -> str:
 def known_hosts(hop: Hop) -> str:
     """Return the content of the known-hosts file that pins this hop and nothing else."""
     mark = CA_MARK if hop.host_key.startswith(CA_MARK) else ""
-    return f"{mark}{hop.address} {hop.host_key.removeprefix(CA_MARK)}\n"
+    return f"{mark}{_principal(hop)} {hop.host_key.removeprefix(CA_MARK)}\n"
 
 
 def client_config(hops: Sequence[Hop], access: Access, *, timing: Timing, folder: str) -> str:
@@ -149,7 +152,7 @@ def client_config(hops: Sequence[Hop], access: Access, *, timing: Timing, folder
             f"Host {alias(index)}",
             f"HostName {hop.address.replace('%', '%%')}",
             # One spelling for the pin whatever the port is, and the principal of a certificate.
-            f"HostKeyAlias {hop.address}",
+            f"HostKeyAlias {_principal(hop)}",
             f"Port {hop.port}",
             f"User {hop.user}",
             f"UserKnownHostsFile {_path(f'{folder}/known-{index}')}",
@@ -205,6 +208,11 @@ def remote_command(argv: Sequence[str], *, user: str, limits: Limits, mark: str)
     # Without a terminal nobody can be asked for a password: refused at once.
     sudo = [] if user == "root" else ["sudo", "-n", "--"]
     return "exec " + shlex.join([*sudo, *words])
+
+
+def _principal(hop: Hop) -> str:
+    """Return what a host is called in pins: certificates are made for names, not for addresses."""
+    return hop.name or hop.address
 
 
 def _path(path: str) -> str:

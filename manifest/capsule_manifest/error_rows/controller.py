@@ -106,6 +106,14 @@ ROWS: Final[dict[str, tuple[ExitCode, str]]] = {
         ExitCode.TRANSFER_INCOMPLETE,
         "run the same command again: it continues, and asks for what was ordered by its op id",
     ),
+    "endpoint-shared": (
+        ExitCode.USAGE,
+        "remove one of the two nodes from fleet.toml, or correct its address",
+    ),
+    "name-unknown": (
+        ExitCode.TRANSFER_INCOMPLETE,
+        "correct the name in fleet.toml, or write the IP address, which needs no look-up",
+    ),
     "endpoint-invalid": (ExitCode.USAGE, "correct the node's address, user, key or jump chain"),
     "host-key-changed": (
         ExitCode.INTEGRITY,

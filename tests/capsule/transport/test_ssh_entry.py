@@ -77,6 +77,16 @@ def test_an_authority_is_pinned_for_this_address_alone():
     assert known_hosts(pinned) == f"@cert-authority h {KEY}\n"
 
 
+def test_a_certificate_is_for_the_name_and_the_connection_goes_to_the_address():
+    way = endpoint(address="192.0.2.7", name="w1.example", host_key=f"{CA_MARK}{KEY}")
+    hops = check_hops(way, "n1")
+    assert known_hosts(hops[-1]) == f"@cert-authority w1.example {KEY}\n"
+    told = settings(
+        client_config(hops, Access(), timing=Timing(), folder="/private"), "capsule-hop-0"
+    )
+    assert (told["hostname"], told["hostkeyalias"]) == ("192.0.2.7", "w1.example")
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -84,6 +94,7 @@ def test_an_authority_is_pinned_for_this_address_alone():
         {"address": "-oProxyCommand=x"},
         {"address": "a b"},
         {"address": "a\nPort 1"},
+        {"name": "a\nPort 1"},
         {"user": "-l"},
         {"user": "x y"},
         {"host_key": None},
