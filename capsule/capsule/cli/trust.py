@@ -167,6 +167,7 @@ def show(path: Path, *, as_json: bool) -> None:
                 "trust_threshold": policy.trust.threshold,
                 "release_counter_floor": policy.release_counter_floor,
                 "revoked_capsules": sorted(policy.revoked_capsules),
+                "revoked_keys": sorted(policy.revoked_keys),
                 "revoked_certificates": sorted(policy.revoked_certificates),
                 "downgrades": {item.capsule: item.reason for item in policy.downgrades},
                 "trusted_root": policy.trusted_root,
@@ -184,6 +185,7 @@ def show(path: Path, *, as_json: bool) -> None:
             ("trust threshold", count_text(policy.trust.threshold, "owner")),
             ("lowest counter", str(policy.release_counter_floor)),
             ("revoked", count_text(len(policy.revoked_capsules), "capsule") + ", "
+             + count_text(len(policy.revoked_keys), "key") + ", "
              + count_text(len(policy.revoked_certificates), "certificate")),
             ("trusted root", policy.trusted_root or "none: keyless signatures don't count"),
         ]

@@ -62,7 +62,10 @@ _trust_folder_option = click.option(
     "--retire", type=(str, click.IntRange(min=0)), multiple=True, metavar="SIGNER COUNTER",
     help="Let a signer cover no release above COUNTER; older ones stay good.",
 )  # fmt: skip
-@click.option("--revoke-key", multiple=True, metavar="KEY", help="End all that a key signed.")
+@click.option(
+    "--revoke-key", multiple=True, metavar="KEY",
+    help="End all that a key signed; a controller's is given by its public file or whole id.",
+)  # fmt: skip
 @click.option("--remove-key", multiple=True, metavar="KEY", help="Take a key off the list.")
 @click.option("--revoke-capsule", multiple=True, metavar="ID", help="Refuse one capsule for ever.")
 @click.option(
@@ -106,7 +109,7 @@ def _revise(
             identities, claims, counter_from=policy.release_counter_floor
         ),
         retire=dict(retire),
-        revoke_keys=revoke_key,
+        revoke_keys=[_key_name(name) for name in revoke_key],
         remove_keys=remove_key,
         revoke_capsules=revoke_capsule,
         revoke_certificates=revoke_certificate,
@@ -218,6 +221,12 @@ def _check(path: Path | None, medium: Path | None, folder: Path, *, as_json: boo
         click.echo("  nothing to warn of")
 
 
+def _key_name(name: str) -> str:
+    """Return the id of the key in a public file, or the name as it was given."""
+    path = Path(name)
+    return load_public_key(path).key.keyid if path.suffix == ".pub" else name
+
+
 def _take(medium: Path, folder: Path, pin: Path | None, *, keep: bool, as_json: bool) -> None:
     from capsule.trust.medium import Medium  # tuf costs more than most commands
     from capsule.trust.updating import TrustFolder
@@ -260,14 +269,14 @@ def _warnings(policy: Policy) -> list[str]:
     over_s = policy.stale_s(int(utc_now().timestamp()))
     if over_s is not None:
         found.append(f"stale since {over_s // DAY_S} days; bring a newer one")
-    for authority in (Authority.RELEASE, Authority.TRUST):
+    for authority in (Authority.RELEASE, Authority.ROUTE, Authority.TRUST):
         rule = policy.rule(authority)
         live = {
             policy.keys[keyid].owner for keyid in rule.keys if keyid not in policy.revoked_keys
         } | {policy.identities[name].owner for name in rule.identities}
         if len(live) < rule.threshold:
             found.append(f"nobody can use the {authority} authority: {len(live)} owners are left")
-        elif len(live) == rule.threshold:
+        elif len(live) == rule.threshold and authority is not Authority.ROUTE:
             found.append(f"losing one owner ends the {authority} authority")
     found += [
         f"{row['key']} of {row['owner']} covers no release that may still be installed"

@@ -6,10 +6,11 @@ floor only rises; going back is allowed for one named capsule, with a reason tha
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from capsule_manifest.digest import CapsuleId, parse_sha256
 from capsule_manifest.errors import Refused
-from capsule_manifest.keys import KeyId, PublicKey
+from capsule_manifest.keys import KeyId, PublicKey, b64decode
 from capsule_manifest.policy import (
     Authority,
     AuthorityRule,
@@ -22,12 +23,15 @@ from capsule_manifest.policy import (
 
 __all__ = ["Revision", "revise"]
 
+_KEYID_BYTES: Final = 32
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
     """What shall change. Signers are named as `capsule trust show` names them.
 
     `retire` maps a key's eight digits or an identity's name to the last counter that it covers.
+    `revoke_keys` may also have whole key ids: controllers' keys are in routes and not in a policy.
     """
 
     add_keys: Sequence[tuple[Authority, str, PublicKey]] = ()
@@ -80,7 +84,8 @@ def revise(policy: Policy, revision: Revision, *, issued_s: int) -> Policy:
         route=rules[Authority.ROUTE],
         trust=rules[Authority.TRUST],
         release_counter_floor=floor,
-        revoked_keys=policy.revoked_keys | {_find(policy, name) for name in revision.revoke_keys},
+        revoked_keys=policy.revoked_keys
+        | {_revoked(policy, name) for name in revision.revoke_keys},
         revoked_capsules=policy.revoked_capsules | set(map(_capsule, revision.revoke_capsules)),
         revoked_certificates=policy.revoked_certificates
         | {parse_sha256(text, "certificate") for text in revision.revoke_certificates},
@@ -125,6 +130,20 @@ def _find(policy: Policy, name: str) -> KeyId:
         expected=", ".join(sorted(item.key.short for item in policy.keys.values())),
         got=name,
     )
+
+
+def _revoked(policy: Policy, name: str) -> KeyId:
+    """Return a key's id; one that the policy doesn't list must be given whole."""
+    try:
+        return _find(policy, name)
+    except Refused:
+        try:
+            is_whole = len(b64decode(name, "key")) == _KEYID_BYTES
+        except Refused:
+            is_whole = False
+        if not is_whole:
+            raise
+        return KeyId(name)
 
 
 def _capsule(text: str) -> CapsuleId:

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from capsule.__main__ import main
-from capsule_manifest.policy import decode_policy
+from capsule.builder.keyfile import load_public_key
+from capsule_manifest.policy import decode_policy, encode_policy
 from support.capsules import write_capsule
 
 
@@ -174,6 +176,43 @@ def test_check_warns_of_what_will_go_wrong(desk):
         "losing one owner ends the release authority",
         "losing one owner ends the trust authority",
     ]
+
+
+def test_a_policy_past_its_age_is_shown_as_stale_and_still_decides(desk):
+    folder = write_capsule(desk.folder / "web.capsule", signers=()).folder
+    for name in ("ci", "ops"):
+        assert desk.run("sign", folder, "--key", desk.folder / name)[0] == 0
+    policy = desk.policy("trust.json")
+    old = desk.folder / "old.json"
+    _, out = desk.run("trust", "show", desk.folder / "trust.json")
+    assert "STALE" not in out
+    old.write_bytes(encode_policy(replace(policy, issued_s=policy.issued_s - 33 * 86_400)))
+    code, out = desk.run("trust", "show", old)
+    assert (code, "33 days ago; STALE since 3 days" in out) == (0, True), out
+    assert desk.run("trust", "show", old, "--json")[1]["stale"]
+    _, answer = desk.run("trust", "check", old, "--json")
+    assert "stale since 3 days; bring a newer one" in answer["warnings"]
+    assert desk.run("verify", folder, "--policy", old)[0] == 0
+
+
+def test_a_controllers_key_is_revoked_though_only_routes_name_it(desk):
+    desk.run("key", "generate", "--owner", "ctl", "--out", desk.folder / "ctl")
+    assert revise(desk, "--revoke-key", desk.folder / "ctl.pub")[0] == 0
+    keyid = load_public_key(desk.folder / "ctl.pub").key.keyid
+    assert desk.policy("next.json").revoked_keys == {keyid}
+    assert desk.run("trust", "show", desk.folder / "next.json", "--json")[1]["revoked_keys"] == [
+        keyid
+    ]
+    assert revise(desk, "--revoke-key", keyid, output="whole.json")[0] == 0
+    assert desk.policy("whole.json").revoked_keys == {keyid}
+    for wrong in (keyid[:8], "x", keyid + "="):
+        assert revise(desk, "--revoke-key", wrong, output="wrong.json")[0] == 10
+
+
+def test_check_warns_when_nobody_can_freeze_a_route_any_more(desk):
+    assert revise(desk, "--revoke-key", short(desk, "route"))[0] == 0
+    _, answer = desk.run("trust", "check", desk.folder / "next.json", "--json")
+    assert "nobody can use the route authority: 0 owners are left" in answer["warnings"]
 
 
 def test_keyless_identities_are_pinned_whole_with_their_root(desk):
