@@ -27,6 +27,7 @@ LINKED_KINDS: Final = frozenset(
         ComponentKind.TOOLCHAIN,
         ComponentKind.WHEELS,
         ComponentKind.HELPER,
+        ComponentKind.IMAGE,
         ComponentKind.RECOVERY,
     }
 )

@@ -94,8 +94,8 @@ def read_delivery(host: Host, messages: Iterator[Message]) -> Delivery:
 
     Raises:
         Refused: `wire-malformed`, `order-wrong-node`, `order-wrong-route`, `order-fenced`,
-            `platform-mismatch`, `installer-too-old`, `component-unsupported`,
-            `packing-inconsistent`, and what verifying routes, releases, packings and trees raises.
+            `platform-mismatch`, `installer-too-old`, `packing-inconsistent`, and what verifying
+            routes, releases, packings and trees raises.
         Failed: `partial-damaged` when a listing kept from before can't be read, `disk-*`.
     """
     begin = _read_begin(host, _take(messages, MessageType.BEGIN))
@@ -116,7 +116,6 @@ def read_delivery(host: Host, messages: Iterator[Message]) -> Delivery:
     _check_installer(release)
     interpreter = _check_platform(host, release, begin)
     components = release.selected(begin.role, begin.platform)
-    _check_kinds(components)
     packing = _read_packing(policy, verified.capsule, message, _about(signatures, "packing"))
     listings = _read_listings(host, messages, components, packing)
     return Delivery(
@@ -252,16 +251,6 @@ def _interpreter(host: Host, platform: Platform, facts: MachineFacts, begin: Beg
     if host.disk.stat(platform.interpreter) is None:
         raise _mismatch("no such interpreter", platform.interpreter, "nothing there", begin)
     return platform.interpreter
-
-
-def _check_kinds(components: tuple[Component, ...]) -> None:
-    for component in components:
-        if component.kind is ComponentKind.IMAGE:
-            raise Refused(
-                "component-unsupported",
-                "this host program can't realise a component",
-                got=f"{component.name}, an {component.kind}",
-            )
 
 
 def _read_packing(

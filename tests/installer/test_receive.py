@@ -76,6 +76,15 @@ def test_a_wheels_tree_becomes_a_virtual_environment(receiver):
     assert "home = /usr/bin\n" in Path(receiver.path(capsule, "libs/pyvenv.cfg")).read_text()
 
 
+def test_an_image_is_a_layout_in_the_generation_that_shares_its_blobs(receiver):
+    layout = {"oci-layout": b"{}", "index.json": b"[]", "blobs/sha256/ab": b"a layer"}
+    capsule = make_capsule((*default_parts(), part("base", ComponentKind.IMAGE, layout)))
+    receiver.receive(capsule)
+    for name, data in layout.items():
+        assert Path(receiver.path(capsule, f"base/{name}")).read_bytes() == data
+        assert os.lstat(receiver.path(capsule, f"base/{name}")).st_nlink == 2  # the store's, too
+
+
 def test_the_marker_is_signed_and_names_what_the_host_derived(receiver):
     capsule = make_capsule()
     receiver.receive(capsule)
@@ -356,11 +365,6 @@ BOOKWORM = Platform(machine="x86_64", glibc="2.36", python="3.11", interpreter=N
 )
 def test_a_host_of_another_platform_is_refused_before_content(receiver, platform):
     unchanged(receiver, receiver.messages(make_capsule(platform=platform)), "platform-mismatch")
-
-
-def test_an_image_is_refused_by_this_host_program(receiver):
-    parts = (part("image", ComponentKind.IMAGE, {"x": b"y"}),)
-    unchanged(receiver, receiver.messages(make_capsule(parts)), "component-unsupported")
 
 
 def without(kind):

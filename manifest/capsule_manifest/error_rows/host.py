@@ -8,10 +8,6 @@ __all__ = ["ROWS"]
 
 ROWS: Final[dict[str, tuple[ExitCode, str]]] = {
     # --- staging ---
-    "component-unsupported": (
-        ExitCode.INCOMPATIBLE,
-        "use a host program that knows this kind of component, or leave it out of the role",
-    ),
     "disk-denied": (
         ExitCode.INCOMPATIBLE,
         "run as the user that owns the host's folders, and look at the named path",
