@@ -3,7 +3,8 @@
 For each fleet size the same service is first restarted, as a rollout goes: one host, then two, then
 so many at a time as may be out, which is a lane of eight. Then a new release is rolled out. Both
 are seen from outside, every 5 to 10 ms and only those hosts whose turn it is, in one run, so only
-the difference of the medians says something: at most 60 ms. Small fleets take several rounds.
+the difference of the medians says something: at most 60 ms. Small fleets take several rounds. The
+hosts and this bench come before the rest of the machine, which is not what is measured.
 """
 
 import argparse
@@ -30,6 +31,7 @@ SETTLE_S = 0.2
 TURN_S = 120.0
 ROUNDS_SAMPLES = 5
 CANARIES = (1, 2)
+FAVOURED_NICE = -10
 
 
 class Fleet(Incident):
@@ -133,6 +135,7 @@ def fleet_of(nodes: int) -> Iterator[Fleet]:
     """Boot hosts that serve release 1."""
     with tempfile.TemporaryDirectory() as name, Lab.open() as lab:
         fleet = Fleet(Path(name), lab, nodes)
+        fleet.hosts["n00"].favour()
         fleet.first_release()
         yield fleet
 
@@ -168,6 +171,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, nargs="*", default=[1, 8, 50], metavar="N")
     parser.add_argument("--json", action="store_true", help="one object; there is nothing else")
     told = parser.parse_args()
+    os.nice(FAVOURED_NICE)
     found = {}
     for nodes in told.nodes:
         found[f"outage-{nodes}"] = measure(nodes)

@@ -17,6 +17,8 @@ __all__ = ["ControlGroup"]
 # cpuset and devices refuse members until they are configured, and nothing here needs them.
 _UNUSED = {"cpuset", "devices", "cpuset,cpu,cpuacct"}
 _END_S = 10
+# What a folder above the hosts' groups may say, version 1 and 2; a process weighs 1024 or 100.
+_FAVOURED = {"cpu.shares": "32768", "cpu.weight": "3200"}
 
 
 class ControlGroup:
@@ -41,6 +43,17 @@ class ControlGroup:
         for place in self._places:
             place.mkdir(parents=True, exist_ok=True)
         return [place / "cgroup.procs" for place in self._places]
+
+    def favour(self) -> None:
+        """Let the whole run have the processors before the rest of this machine.
+
+        Without it a run of fifty hosts weighs as much as one process that is in no group.
+        """
+        for place in self._places:
+            for name, weight in _FAVOURED.items():
+                file = place.parent / name
+                if file.exists():
+                    file.write_text(weight)
 
     def members(self) -> list[int]:
         """Return the pids of every process in the group or below it."""
