@@ -23,7 +23,6 @@ from capsule_manifest.packing import Frame, Packing, decode_packing
 from capsule_manifest.policy import Policy
 from capsule_manifest.release import (
     Component,
-    ComponentKind,
     Platform,
     Release,
     generation_name,
