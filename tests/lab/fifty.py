@@ -1,8 +1,9 @@
 """Fifty hosts at once, staged in lanes of eight: `./dev lab fifty [--hosts N] [--json]`.
 
 Prints the wall time, and what the controller's process took of CPU and memory, of the first contact
-with its 40 MB of host program for each host, of the next release, and of the same once more. The
-machine has to stay usable: what a small command takes meanwhile is printed too.
+with its 40 MB of host program for each host, of the next release, and of the same once more. Hosts
+and controller come before what else runs here, which is not what is measured. The machine has to
+stay usable: what a small command of the usual priority takes meanwhile is printed too.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from support.lab.fleet import Lab
 
 LANE_NODES = 8
 WAITS_S = 0.2
+FAVOURED_NICE = 10
 
 
 def main() -> int:
@@ -31,10 +33,12 @@ def main() -> int:
     told = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="capsule-lab-"))
     rows = []
+    os.nice(-FAVOURED_NICE)
     try:
         with Lab.open() as lab:
             began = time.monotonic()
             hosts = lab.grow(told.hosts)
+            hosts[0].favour()
             rows.append({"case": "boot", "wall_s": round(time.monotonic() - began, 1)})
             line = CommandLine(folder, lab.client_key)
             line.write_fleet([
@@ -54,7 +58,7 @@ def main() -> int:
     finally:
         shutil.rmtree(folder)
     if told.json:
-        print(json.dumps({"hosts": told.hosts, "rows": rows}))
+        print(json.dumps({"hosts": told.hosts, "rows": rows, "load": os.getloadavg()[0]}))
     return 0 if all(row.get("staged", told.hosts) == told.hosts for row in rows) else 1
 
 
@@ -66,7 +70,7 @@ def staged(line: CommandLine, capsule: Path) -> dict[str, object]:
     def use_the_machine() -> None:
         while not ended.wait(WAITS_S):
             began = time.monotonic()
-            subprocess.run(["/bin/true"], check=True)
+            subprocess.run(["nice", "-n", str(FAVOURED_NICE), "true"], check=True)
             waits.append(time.monotonic() - began)
 
     user = threading.Thread(target=use_the_machine)

@@ -205,6 +205,7 @@ def main() -> int:
 
     with Lab.open() as lab:
         on = InstallHost(host=lab.new_host())
+        on.host.favour()
         on.put_program()
         reboots = Reboots(on, rows)
         installing, restoring = reboots.begin()
