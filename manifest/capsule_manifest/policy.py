@@ -294,6 +294,14 @@ def _problems(policy: Policy) -> Iterator[tuple[str, object, object]]:
     # A route travels under one signature, so a higher number could never be met by any.
     if policy.route.threshold != 1:
         yield "the route threshold is not 1", 1, policy.route.threshold
+    for keyid in (*policy.route.keys, *policy.trust.keys):
+        # Nothing compares what they sign with a release, so it would end nothing.
+        if policy.keys[keyid].counter_to is not None:
+            yield (
+                "a key that signs no releases has a last release",
+                "null; remove or revoke the key to end it",
+                policy.keys[keyid].counter_to,
+            )
     signers: list[tuple[str, PolicyKey | Identity]] = [
         *policy.keys.items(),
         *policy.identities.items(),
