@@ -289,3 +289,12 @@ def test_a_service_started_under_the_hold_stays_down(host: StagedHost):
     state = services.state("hello.service")
     assert (state.active, state.result) == (False, "condition")
     Path(host.layout.hold).unlink()
+
+
+def test_an_order_under_another_route_ends_with_40_and_begins_nothing(host: StagedHost):
+    marker = host.stage(Build(counter=1))
+    order = host.order_now(marker, op_id="4" * 32, route="sha256:" + "0" * 64)
+    code, records = host.run("install", stdin=encode_record(order))
+    assert (code, records[-1]["error"]) == (40, "order-wrong-route")
+    assert host.current() == "absent"
+    assert host.disk.list(host.layout.ops) == []

@@ -66,6 +66,7 @@ class SshServer:
         start_up: str = "",
         host_key: str = "host",
         certified: bool = False,
+        listen: str = "127.0.0.1",
     ) -> None:
         assert SSHD is not None
         self.folder, self.keys, self.host_key = folder, keys, host_key
@@ -77,7 +78,7 @@ class SshServer:
         (folder / "authorized_keys").write_text(keys.public("client") + "\n")
         self._settings = [
             f"Port {self.port}",
-            "ListenAddress 127.0.0.1",
+            f"ListenAddress {listen}",
             f"HostKey {keys.private(host_key)}",
             f"AuthorizedKeysFile {folder}/authorized_keys",
             f"PidFile {folder}/pid",
