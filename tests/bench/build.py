@@ -107,9 +107,11 @@ class BuildBench:
                     COLD: self._cold, UNCHANGED: self._unchanged, ONE_WHEEL: self._one_wheel
                 }  # fmt: skip
                 found[name].setdefault("ours", []).append(cases[name]())
-                for peer in peers:
-                    # The peer knows no difference: it packs everything whatever changed.
-                    found[name].setdefault(peer, []).append(self._by_tar(peer))
+            for peer in peers:
+                run = self._by_tar(peer)
+                # The peer knows no difference: it packs everything whatever changed.
+                for by_who in found.values():
+                    by_who.setdefault(peer, []).append(run)
         return found
 
     def changed_bytes(self) -> int:

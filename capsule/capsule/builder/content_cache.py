@@ -8,12 +8,10 @@ content comes from is the business of three fetchers.
 import hashlib
 import os
 import tempfile
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from http.client import HTTPException
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
-from urllib.error import HTTPError
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -29,12 +27,9 @@ from capsule_manifest.errors import Failed, Refused
 __all__ = [
     "ContentCache",
     "FileFetcher",
-    "UrlFetcher",
     "WheelFetcher",
 ]
 
-_URL_TIMEOUT_S: Final = 60
-_FILE_BYTES_MAX: Final = 8 * 1024**3
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
@@ -54,7 +49,9 @@ class FileFetcher(Protocol):
     """Get one file by its address."""
 
     def fetch(self, url: str, stream: BinaryIO) -> None:
-        """Write the content behind `url` to `stream`.
+        """Write the content behind `url` to `stream`, a file.
+
+        The file may hold the beginning already; whether it is, the digest of the whole decides.
 
         Raises:
             Failed: `url-fetch-failed`.
@@ -146,14 +143,11 @@ class ContentCache:
             Refused: `url-digest-mismatch`.
             Failed: `url-fetch-failed`, `cache-failed`.
         """
-        name = "content"
-        path = self._folder / sha256 / name
+        path = self._folder / sha256 / "content"
         if not self._is_content(path, sha256):
             with self.scratch() as scratch:
-                temporary = Path(scratch) / name
-                with temporary.open("xb") as stream:
-                    self._files.fetch(url, stream)
-                got = _digest(temporary)
+                temporary = Path(scratch) / "content"
+                got = self._fetch_file(url, sha256, temporary)
                 if got != sha256:
                     raise Refused(
                         "url-digest-mismatch",
@@ -162,8 +156,30 @@ class ContentCache:
                         got=got,
                         where=url,
                     )
-                self._keep(temporary, sha256, name)
+                self._keep(temporary, sha256, "content")
         return ToolPin(sha256=sha256, size_bytes=path.stat().st_size), path
+
+    def _fetch_file(self, url: str, sha256: str, temporary: Path) -> str:
+        """Fetch a file, going on from what an earlier try left; return the digest of what came."""
+        part = self._folder / f".{sha256}.part"
+        with suppress(OSError):
+            # Taken, so that nobody else goes on from it too.
+            part.replace(temporary)
+        was_begun = temporary.exists()
+        try:
+            with temporary.open("ab+") as stream:
+                self._files.fetch(url, stream)
+            got = _digest(temporary)
+            if got != sha256 and was_begun:
+                # The beginning was of another file, or was damaged.
+                with temporary.open("wb+") as stream:
+                    self._files.fetch(url, stream)
+                got = _digest(temporary)
+        except BaseException:
+            with suppress(OSError):
+                temporary.replace(part)
+            raise
+        return got
 
     def scratch(self) -> "tempfile.TemporaryDirectory[str]":
         """Return a folder that goes when it is left.
@@ -239,37 +255,6 @@ class ContentCache:
         except OSError as error:
             raise _cache_failed(final) from error
         return final
-
-
-class UrlFetcher:
-    """Fetch a file over HTTP. What it is, its digest decides; where it is, nothing else says."""
-
-    def fetch(self, url: str, stream: BinaryIO) -> None:
-        """Write the content behind `url` to `stream`. See `FileFetcher`."""
-        if not url.startswith(("https://", "http://")):
-            raise Failed("url-fetch-failed", "an address is not HTTP", got=url)
-        size_bytes = 0
-        try:
-            with urllib.request.urlopen(url, timeout=_URL_TIMEOUT_S) as answer:  # noqa: S310  # checked above
-                while chunk := answer.read(_CHUNK_BYTES):
-                    size_bytes += len(chunk)
-                    if size_bytes > _FILE_BYTES_MAX:
-                        raise Failed(
-                            "url-fetch-failed",
-                            "a file is too large",
-                            expected=f"at most {_FILE_BYTES_MAX} bytes",
-                            where=url,
-                        )
-                    stream.write(chunk)
-                # A connection that ends early gives no error when it is read in pieces.
-                if answer.length:
-                    raise ConnectionError(f"{answer.length} bytes are missing")
-        except (OSError, ValueError, HTTPException) as error:
-            if isinstance(error, HTTPError):
-                error.close()  # it is the answer too, and holds the connection
-            raise Failed(
-                "url-fetch-failed", "a file can't be fetched", got=error, where=url, retryable=True
-            ) from error
 
 
 def _assigned(wanted: Sequence[Wanted], folder: Path) -> Iterator[tuple[Wanted, Path]]:

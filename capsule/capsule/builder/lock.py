@@ -6,12 +6,15 @@ build` meets no surprise.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
-from capsule.builder.config import ReleaseSource
+from capsule.builder.config import ReleaseSource, ToolSource
 from capsule.builder.content_cache import ContentCache
 from capsule.builder.images.component import fetch_images, pin_images
-from capsule.builder.lockfile import LockFile, ToolPin, WheelSet
+from capsule.builder.lockfile import LockFile, ToolPin, WheelPin, WheelSet
 from capsule.builder.nix.component import fetch_closures, pin_closures
 from capsule.builder.resolve import (
     Question,
@@ -22,10 +25,14 @@ from capsule.builder.resolve import (
     wheel_entries,
 )
 from capsule.builder.runtime_wheels import runtime_input
-from capsule.builder.wheels import check_pins, pinned
+from capsule.builder.target import Target
+from capsule.builder.wheels import Wanted, check_file, check_pins, pinned
 from capsule_manifest.errors import Refused
 
 __all__ = ["fetch_pins", "lock_release"]
+
+_AT_A_TIME: Final = 4
+"""So many inputs are fetched at once; one index or server is not to be flooded."""
 
 
 def lock_release(
@@ -48,20 +55,25 @@ def lock_release(
         Failed: `wheel-fetch-failed`, `url-fetch-failed`, `image-fetch-failed`, `nix-failed`,
             `nix-path-unavailable`, `cache-failed`.
     """
-    wheels: dict[tuple[str, str], WheelSet] = {}
-    runtime: dict[str, WheelSet] = {}
-    for question in questions(release):
+    asked = questions(release)
+    plain = [component for component in release.components if is_plain_tool(component)]
+
+    def answer(question: Question) -> WheelSet:
         report(f"{question.name} for {question.target.name}")
-        pins = _answer(question, cache, previous)
-        if question.component is None:
-            runtime[question.target.name] = pins
-        else:
-            wheels[question.name, question.target.name] = pins
-    tools: dict[str, ToolPin] = {}
-    for component in release.components:
-        if is_plain_tool(component):
-            report(component.name)
-            tools[component.name] = tool_entries(component, release.folder, cache)[0]
+        return _answer(question, cache, previous)
+
+    def pin_tool(component: ToolSource) -> ToolPin:
+        report(component.name)
+        return tool_entries(component, release.folder, cache)[0]
+
+    # Each waits for a network most of the time, and none needs another's answer.
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="lock") as pool:
+        sets = pool.map(answer, asked)
+        pins = pool.map(pin_tool, plain)
+        answers = list(zip(asked, sets, strict=True))
+        tools = {item.name: pin for item, pin in zip(plain, pins, strict=True)}
+    wheels = {(q.name, q.target.name): pins for q, pins in answers if q.component is not None}
+    runtime = {q.target.name: pins for q, pins in answers if q.component is None}
     lock = LockFile(
         locked_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         locked_by=locked_by,
@@ -106,8 +118,8 @@ def fetch_pins(
 def _answer(question: Question, cache: ContentCache, previous: LockFile | None) -> WheelSet:
     wanted = question.wanted
     known = question.pins_in(previous) if previous is not None else None
-    if known is not None and _still_answers(question, known):
-        wanted = pinned(wanted, known.wheels)
+    if known is not None:
+        wanted = _kept_to(question, known)
     found = cache.obtain_wheels(wanted, question.target, base=question.base)
     wheels = open_wheels(found, cache.memory)
     # Laid out once now: a conflict or a missing dependency is found by who can still change it.
@@ -122,12 +134,26 @@ def _answer(question: Question, cache: ContentCache, previous: LockFile | None) 
     )
 
 
-def _still_answers(question: Question, pins: WheelSet) -> bool:
+def _kept_to(question: Question, pins: WheelSet) -> tuple[Wanted, ...]:
+    """Return what is wanted, narrowed to the pins that still answer; another input keeps none."""
+    asked = (question.input_sha256, question.target.description)
+    if (pins.input_sha256, pins.target) != asked:
+        return question.wanted
+    by_name = {pin.name: pin for pin in pins.wheels}
+    return tuple(
+        replace(item, sha256=frozenset({by_name[item.name].sha256}), file=by_name[item.name].file)
+        if item.name in by_name and _still_answers(item, by_name[item.name], question.target)
+        else item
+        for item in question.wanted
+    )
+
+
+def _still_answers(item: Wanted, pin: WheelPin, target: Target) -> bool:
     try:
-        _check(question, pins)
+        check_file(pin.file, item.name, item.version, target, where=item.where)
     except Refused:
         return False
-    return True
+    return not item.sha256 or pin.sha256 in item.sha256
 
 
 def _check(question: Question, pins: WheelSet) -> None:

@@ -19,6 +19,7 @@ from capsule_manifest.errors import Failed, Refused
 __all__ = ["PipFetcher"]
 
 _PIP_TIMEOUT_S: Final = 1800
+_TRIES_MAX: Final = 3
 _ARCHIVE_NAME: Final = re.compile(
     r"(?<![\w.+-])([A-Za-z0-9][\w.+!-]*\.(?:whl|tar\.gz|tar\.bz2|zip))(?![\w.-])", re.ASCII
 )
@@ -59,10 +60,15 @@ class PipFetcher:
                 self._fetch(group, target, folder)
 
     def _fetch(self, wanted: Sequence[Wanted], target: Target, folder: Path) -> None:
-        done = self._run(wanted, target, folder)
-        if done.returncode == 0:
-            return
-        text = done.stderr + done.stdout
+        # pip itself waits for a server that is busy. A file that ended early it fetches not again:
+        # to it, that is one with another digest.
+        for _ in range(_TRIES_MAX):
+            done = self._run(wanted, target, folder)
+            text = done.stderr + done.stdout
+            if done.returncode == 0:
+                return
+            if _NOT_FOUND.search(text):
+                break
         if "DO NOT MATCH THE HASHES" in text:
             mismatch = text.partition("DO NOT MATCH THE HASHES")[2].splitlines()
             lines = [line.strip() for line in mismatch if "==" in line or "Got" in line]

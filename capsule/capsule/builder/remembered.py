@@ -21,6 +21,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Final
 
 __all__ = ["Memory", "boot_name", "cache_folder", "memory_of", "program_digest"]
@@ -58,7 +59,7 @@ class Memory:
         if self._folder is None or len(value) > _ENTRY_BYTES_MAX - _DIGEST_BYTES:
             return
         path = self._path(topic, key)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}")
         try:
             self._make_room(path.parent)
             # Not synced: after a power cut there is another boot, and nobody looks here.

@@ -5,8 +5,9 @@ import io
 
 import pytest
 
-from capsule.builder.content_cache import ContentCache, UrlFetcher
+from capsule.builder.content_cache import ContentCache
 from capsule.builder.remembered import cache_folder
+from capsule.builder.url_fetch import UrlFetcher
 from capsule.builder.wheels import Wanted
 from capsule_manifest.errors import Failed, Refused
 from support.indexes import NO_NIX, NoFetcher, NoImages, cache_of

@@ -55,7 +55,7 @@ def release(tmp_path, monkeypatch):
     return made
 
 
-def run(release, folder, world, home, *arguments):
+def run(release, folder, world, home, *arguments, within=()):
     umask, variables = WORLDS[world]
     home.mkdir(exist_ok=True)
     custom = release.index.parent / "custom"
@@ -63,7 +63,7 @@ def run(release, folder, world, home, *arguments):
     lock = str(release.index.parent / "runtime.lock")
     (custom / "sitecustomize.py").write_text(_CUSTOM.format(lock=lock))
     done = subprocess.run(
-        [sys.executable, "-m", "capsule", *arguments],
+        [*within, sys.executable, "-m", "capsule", *arguments],
         cwd=folder,
         umask=umask,
         env={
@@ -118,3 +118,26 @@ def test_two_builders_of_one_commit_get_the_same_capsule(release, tmp_path):
     again = run(release, other, "strange", tmp_path / "elsewhere", *arguments)
     assert again["capsule"] == found["plain"][0]
     assert content(dist) == found["plain"][1]
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
+def test_a_locked_release_builds_in_a_namespace_without_network(release, tmp_path):
+    """`lock` is the only step that needs a network: here the kernel has none to give."""
+    home = tmp_path / "home"
+    run(release, release.work, "plain", home, "lock", "--json")
+    # Neither an index nor a folder of wheels: only what was fetched.
+    shutil.rmtree(release.index)
+    alone = ("unshare", "--map-root-user", "--net")
+    probe = "import socket as s; print(s.if_nameindex(), s.socket().connect_ex(('192.0.2.1', 9)))"
+    seen = subprocess.run(
+        [*alone, sys.executable, "-c", probe], capture_output=True, text=True, check=False
+    )
+    if seen.returncode:
+        pytest.skip(f"no network namespace here: {seen.stderr}")
+    assert seen.stdout.startswith("[(1, 'lo')] "), "the only interface is a loopback that is down"
+    assert not seen.stdout.endswith(" 0\n"), "nothing can be reached"
+    dist = str(tmp_path / "dist")
+    built = run(
+        release, release.work, "plain", home, "build", "--output", dist, "--json", within=alone
+    )
+    assert (tmp_path / "dist" / built["folder"].rpartition("/")[2] / "capsule.json").is_file()

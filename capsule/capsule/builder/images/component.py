@@ -11,7 +11,7 @@ from capsule.builder.lockfile import ImagePin
 from capsule.builder.model import ComponentInput
 from capsule_manifest.errors import Refused
 
-__all__ = ["fetch_images", "image_inputs", "pin_images"]
+__all__ = ["fetch_images", "image_inputs", "moved_images", "pin_images"]
 
 Pins = Mapping[tuple[str, str], ImagePin]
 
@@ -45,6 +45,28 @@ def pin_images(
         store.obtain(origin, f"sha256:{pin.manifest_sha256}", machine)
         pins[component.name, platform] = pin
     return pins
+
+
+def moved_images(
+    release: ReleaseSource, cache: ContentCache, pins: Pins, *, report: Callable[[str], None]
+) -> dict[tuple[str, str], str]:
+    """Return the images whose name in a registry stands for another one now, by its digest.
+
+    Raises:
+        Refused: `image-*`, `json-*`.
+        Failed: `image-fetch-failed`.
+    """
+    store = ImageStore(cache, cache.images)
+    moved = {}
+    for component, platform, origin in _asked(release):
+        pin = pins.get((component.name, platform))
+        if pin is None or origin.reference is None or origin.digest is not None:
+            continue
+        report(f"{component.name} for {platform}, as it is now")
+        digest = store.resolve(origin, release.platforms[platform].machine)
+        if digest != f"sha256:{pin.manifest_sha256}":
+            moved[component.name, platform] = digest
+    return moved
 
 
 def fetch_images(

@@ -3,6 +3,7 @@
 import pytest
 
 from capsule.builder.assemble import assemble
+from capsule.builder.images.component import moved_images
 from capsule.builder.lock import fetch_pins
 from capsule.builder.lockfile import decode_lock, encode_lock
 from capsule_manifest.release import ComponentKind
@@ -68,6 +69,31 @@ def test_a_tag_that_moved_changes_nothing_until_another_is_asked_for(release, re
     with fails_with("lock-stale"):
         made.draft(lock)
     assert made.lock(lock).images != lock.images
+
+
+def test_a_tag_that_moved_since_the_lock_is_named_with_both_digests(release, registry):
+    made = release(f'reference = "{NAME}"', registry)
+    lock = made.lock()
+    assert moved_images(made.folder.release, made.cache, lock.images, report=silent) == {}
+    registry.images = [ImageFile(layers=[layer_of(b=b"b")])]
+    moved = moved_images(made.folder.release, made.cache, lock.images, report=silent)
+    assert moved.keys() == lock.images.keys()
+    assert all(
+        digest.removeprefix("sha256:") != lock.images[keys].manifest_sha256
+        for keys, digest in moved.items()
+    )
+    assert {keys: f"sha256:{pin.manifest_sha256}" for keys, pin in made.lock().images.items()} == (
+        moved
+    )
+
+
+def test_an_image_with_a_digest_can_not_move(release, registry):
+    made = release(f'reference = "{NAME}"', registry)
+    digest = next(iter(made.lock().images.values())).manifest_sha256
+    made.folder.edit(f'reference = "{NAME}"', f'reference = "{NAME}"\ndigest = "sha256:{digest}"')
+    lock = made.lock()
+    registry.images = [ImageFile(layers=[layer_of(b=b"b")])]
+    assert moved_images(made.folder.release, made.cache, lock.images, report=silent) == {}
 
 
 def test_a_layout_beside_the_release_is_followed_by_the_next_lock(release):
