@@ -36,7 +36,14 @@ __all__ = ["Medium", "Written", "read_regular", "role_set"]
 
 METADATA_BYTES_MAX: Final = 5_000_000
 TRUSTED_ROOT_BYTES_MAX: Final = 4 * 1024 * 1024
-_RECORDS_MAX: Final = 1024
+_ROOT_BYTES_MAX: Final = 512_000
+_ROOTS_MAX: Final = 256
+_RECORD_BYTES_MAX: Final = 2 * 1024 * 1024
+# What a policy update can carry: its values, and its bytes before they become base64.
+_RECORDS_MAX: Final = 1000
+_RECORDS_BYTES_MAX: Final = 12_000_000
+_RECORDS_MANY: Final = 500
+_VERSIONS_KEPT: Final = 50
 _TOP_LEVEL: Final = ("root", "targets", "snapshot", "timestamp")
 _ROOT_LIFETIMES: Final = 4
 _SERIALIZER: Final = JSONSerializer(compact=False)
@@ -70,17 +77,18 @@ class Medium:
             Refused: `trust-malformed`, `json-*`, `document-invalid`, `signature-malformed`.
             Failed: `controller-disk`.
         """
-        names = sorted(self.policies.glob("*.json")) if self.policies.is_dir() else []
+        names = self._record_files()
         if len(names) > _RECORDS_MAX:
-            raise Refused(
-                "trust-malformed", "a medium has too many signed policies",
-                expected=f"at most {_RECORDS_MAX}", got=len(names), where=self.policies,
-            )  # fmt: skip
+            raise _too_much("signed policies", _RECORDS_MAX, len(names), self.policies)
         found = []
+        size_bytes = 0
         for path in names:
-            raw = read_regular(path, RECORD_LIMITS.size_bytes_max)
-            if raw is not None:
-                found.append(decode_record(raw, where=str(path)))
+            raw = read_regular(path, _RECORD_BYTES_MAX) or b""
+            size_bytes += len(raw)
+            if size_bytes > _RECORDS_BYTES_MAX:
+                limit = f"{_RECORDS_BYTES_MAX} bytes"
+                raise _too_much("signed policies", limit, "more", self.policies)
+            found.append(decode_record(raw, where=str(path)))
         return tuple(found)
 
     def roots(self) -> list[Metadata[Root]]:
@@ -95,6 +103,8 @@ class Medium:
             for path in self.metadata.glob("*.root.json")
             if path.name.partition(".")[0].isdecimal()
         )
+        if len(numbers) > _ROOTS_MAX:
+            raise _too_much("roots", _ROOTS_MAX, len(numbers), self.metadata)
         return [self._load(Root, f"{number}.root.json") for number in numbers]
 
     def role(self, kind: type[Targets] | type[Snapshot] | type[Timestamp]) -> object | None:
@@ -147,6 +157,7 @@ class Medium:
         )
         for signer in signers:
             self._save_record(policy, raw, signer)
+        self._prune()
         return Written(policy=policy.version, metadata=version, root=root, expires=expires)
 
     def add_signature(self, signer: Signer) -> Written:
@@ -261,12 +272,37 @@ class Medium:
         name = f"{policy.version}-{signer.public.short}.json"
         replace_file(self.policies / name, encode_record(record), mode=0o644)
 
+    def _prune(self) -> None:
+        """Drop signed policies that nobody needs, once there are many.
+
+        Who missed a version takes a later one on the word of the same owners. So one is needed only
+        if its trust owners are not those of the version before or after it, or if it is recent.
+        """
+        files: dict[int, list[Path]] = {}
+        trust: dict[int, object] = {}
+        for path, record in zip(self._record_files(), self.records(), strict=True):
+            policy = decode_policy(record.payload, where=str(path))
+            files.setdefault(policy.version, []).append(path)
+            trust[policy.version] = _trust_of(policy)
+        if sum(map(len, files.values())) <= _RECORDS_MANY:
+            return
+        versions = sorted(files)
+        for before, version, after in zip(
+            versions, versions[1:-_VERSIONS_KEPT], versions[2:], strict=False
+        ):
+            if trust[before] == trust[version] == trust[after]:
+                for path in files[version]:
+                    _remove(path)
+
+    def _record_files(self) -> list[Path]:
+        return sorted(self.policies.glob("*.json")) if self.policies.is_dir() else []
+
     def _put(self, metadata: Metadata, name: str) -> None:  # type: ignore[type-arg]
         replace_file(self.metadata / name, metadata.to_bytes(_SERIALIZER) + b"\n", mode=0o644)
 
     def _load(self, kind: type, name: str) -> Metadata:  # type: ignore[type-arg]
         path = self.metadata / name
-        raw = read_regular(path, METADATA_BYTES_MAX)
+        raw = read_regular(path, _ROOT_BYTES_MAX if kind is Root else METADATA_BYTES_MAX)
         if raw is None:
             raise Failed("trust-medium-incomplete", "a medium lacks a file", where=path)
         try:
@@ -291,6 +327,26 @@ def role_set(root: Root) -> dict[str, tuple[frozenset[str], int]]:
     }
 
 
+def _remove(path: Path) -> None:
+    # Not made durable: what comes back after a power loss is removed by the next export.
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise Failed(
+            "controller-disk", "a medium does not let go of a file", got=error, where=path
+        ) from None
+
+
+def _trust_of(policy: Policy) -> object:
+    """Return who can sign the next policy, and how many of them must."""
+    holders = {
+        (keyid, policy.keys[keyid].owner)
+        for keyid in policy.trust.keys
+        if keyid not in policy.revoked_keys
+    }
+    return frozenset(holders), policy.trust.threshold
+
+
 def read_regular(path: Path, size_bytes_max: int) -> bytes | None:
     """Return a file's bytes, None when it is not there; a medium may hold links and pipes.
 
@@ -301,6 +357,13 @@ def read_regular(path: Path, size_bytes_max: int) -> bytes | None:
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise Refused("trust-malformed", "a medium holds something else than a file", where=path)
     return read_bounded(path, size_bytes_max)
+
+
+def _too_much(what: str, limit: object, got: object, where: Path) -> Refused:
+    return Refused(
+        "trust-malformed", f"a medium has too many {what}", expected=f"at most {limit}", got=got,
+        where=where,
+    )  # fmt: skip
 
 
 def _not_trust(signer: Signer, where: str) -> Refused:

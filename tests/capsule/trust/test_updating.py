@@ -12,8 +12,14 @@ from tuf.ngclient._internal import trusted_metadata_set
 from capsule.trust.medium import Medium
 from capsule.trust.updating import TrustFolder
 from capsule_manifest.digest import sha256_text
+from capsule_manifest.envelope import encode_record, sign
 from capsule_manifest.errors import CapsuleError, ExitCode
-from capsule_manifest.policy import encode_policy
+from capsule_manifest.policy import POLICY_TYPE, encode_policy
+from capsule_manifest.policy_update import (
+    decode_policy_update,
+    encode_policy_update,
+    next_policy,
+)
 from support.trust_media import ALICE, BOB, CAROL, DAVE, NOW, pinned, policy, write
 
 DAY = timedelta(days=1)
@@ -126,6 +132,27 @@ def test_a_stop_after_the_metadata_is_finished_by_the_same_update(world):
     (world.trust.folder / "policy.json").write_bytes(encode_policy(policy(1)))
     (world.trust.folder / "accepted.json").unlink()
     assert world.update().policy == policy(2)
+
+
+def test_a_medium_that_was_written_for_years_keeps_what_those_who_missed_it_need(world):
+    """One hand-over in the middle; a controller of the first day still walks to the last."""
+    before, after = ("alice", "bob"), ("bob", "carol")
+    folder = world.path / "policies"
+    folder.mkdir(parents=True)
+    for version in range(2, 260):
+        made = replace(policy(version, trust=before if version < 100 else after), version=version)
+        for signer in (ALICE, BOB) if version < 100 else (ALICE, BOB, CAROL):
+            record = sign(encode_policy(made), payload_type=POLICY_TYPE, signer=signer)
+            (folder / f"{version}-{signer.public.short}.json").write_bytes(encode_record(record))
+    many = len(list(folder.iterdir()))
+    write(world.path, policy(260, trust=after), (BOB, CAROL))
+    left = sorted({int(path.name.split("-")[0]) for path in folder.iterdir()})
+    assert many > 500
+    assert left == [2, 99, 100, *range(211, 261)]
+    held = world.trust.policy()
+    assert next_policy(held, Medium(world.path).records(), where="x").version == 260
+    raw = encode_policy_update(Medium(world.path).records())
+    assert next_policy(held, decode_policy_update(raw), where="x").version == 260
 
 
 # --- refusals ------------------------------------------------------------------------------------
@@ -292,14 +319,36 @@ def a_root_that_is_a_snapshot(world):
     shutil.copy(world.path / "metadata/snapshot.json", world.path / "metadata/1.root.json")
 
 
+def too_many_records(world):
+    world.write(policy(2))
+    for number in range(1000):
+        (world.path / f"policies/3-{number}.json").write_bytes(b"{}")
+
+
+def a_huge_record(world):
+    world.write(policy(2))
+    (world.path / "policies/1-x.json").write_bytes(b" " * (3 << 20))
+
+
+def too_many_roots(world):
+    world.write(policy(2))
+    for number in range(2, 300):
+        shutil.copy(
+            world.path / "metadata/1.root.json", world.path / f"metadata/{number}.root.json"
+        )
+
+
+def a_huge_root(world):
+    world.write(policy(2))
+    (world.path / "metadata/1.root.json").write_bytes(b" " * 600_000)
+
+
 def a_record_that_is_no_record(world):
     world.write(policy(2))
     (world.path / "policies/2-ffffffff.json").write_bytes(b"{}")
 
 
 def a_release_key_among_the_signers(world):
-    from capsule_manifest.envelope import encode_record, sign
-    from capsule_manifest.policy import POLICY_TYPE
     from support.documents import RELEASE_KEY
 
     world.write(policy(2))
@@ -338,6 +387,10 @@ ROWS = [
     (a_link_out_of_the_medium, "trust-malformed", INTEGRITY, "something else than a file"),
     (a_root_that_is_a_snapshot, "trust-malformed", INTEGRITY, "another role"),
     (a_record_that_is_no_record, "document-invalid", INTEGRITY, "wrong value"),
+    (too_many_records, "trust-malformed", INTEGRITY, "at most 1000"),
+    (a_huge_record, "document-invalid", INTEGRITY, "too large"),
+    (too_many_roots, "trust-malformed", INTEGRITY, "at most 256"),
+    (a_huge_root, "document-invalid", INTEGRITY, "too large"),
     (a_release_key_among_the_signers, "authority-denied", DENIED, "may not sign"),
 ]
 
