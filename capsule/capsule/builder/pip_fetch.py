@@ -62,6 +62,7 @@ class PipFetcher:
     def _fetch(self, wanted: Sequence[Wanted], target: Target, folder: Path) -> None:
         # pip itself waits for a server that is busy. A file that ended early it fetches not again:
         # to it, that is one with another digest.
+        text = ""
         for _ in range(_TRIES_MAX):
             done = self._run(wanted, target, folder)
             text = done.stderr + done.stdout
