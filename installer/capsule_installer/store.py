@@ -35,7 +35,7 @@ class ObjectStore:
         self._trusted = set(trusted)
         self._found: dict[ObjectId, str | None] = {}
         self._folders: set[str] = set()
-        self._before: dict[str, Mapping[str, int]] = {}
+        self._before: dict[int, Mapping[str, int]] = {}
 
     def find(self, digest: ObjectId, size_bytes: int) -> str | None:
         """Return the path of an object that counts as held, in either mode; None if there is none.
@@ -44,9 +44,11 @@ class ObjectStore:
         """
         if digest not in self._found:
             self._found[digest] = None
-            for path in self._paths(digest):
-                # Most objects of a new release are not here: one list of a folder says so of many.
-                if self._inode(path) and self._is_held(path, digest, size_bytes):
+            # Most objects of a new release are not here: one list of a folder says so of many.
+            before = self._names(digest)
+            for name, executable in ((digest.hex(), False), (f"{digest.hex()}.x", True)):
+                path = self._layout.object(digest, executable=executable)
+                if name in before and self._is_held(path, digest, size_bytes):
                     self._found[digest] = path
                     break
         return self._found[digest]
@@ -57,9 +59,8 @@ class ObjectStore:
         False may also be said where the file system numbers a folder's entries in another way.
         Raises: `disk-*`.
         """
-        return digest in self._trusted and any(
-            self._inode(path) == inode for path in self._paths(digest)
-        )
+        before, name = self._names(digest), digest.hex()
+        return digest in self._trusted and inode in (before.get(name), before.get(name + ".x"))
 
     def require(self, digest: ObjectId, size_bytes: int, *, executable: bool) -> str:
         """Return the path of a held object in this mode, made from the other one if need be.
@@ -116,23 +117,17 @@ class ObjectStore:
         self._disk.link(path, target)
         self._found[digest] = target
 
-    def _paths(self, digest: ObjectId) -> tuple[str, str]:
-        return (
-            self._layout.object(digest, executable=False),
-            self._layout.object(digest, executable=True),
-        )
-
-    def _inode(self, path: str) -> int | None:
-        """Return the inode that had a name of the store when its folder was first looked at."""
-        folder, _, name = path.rpartition("/")
-        before = self._before.get(folder)
+    def _names(self, digest: ObjectId) -> Mapping[str, int]:
+        """Return names and inodes of the folder of `digest` when it was first looked at."""
+        before = self._before.get(digest[0])
         if before is None:
+            folder = self._layout.object(digest, executable=False).rpartition("/")[0]
             try:
                 before = self._disk.list_inodes(folder)
             except FileNotFoundError:
                 before = {}
-            self._before[folder] = before
-        return before.get(name)
+            self._before[digest[0]] = before
+        return before
 
     def _is_held(self, path: str, digest: ObjectId, size_bytes: int) -> bool:
         found = self._disk.stat(path)
