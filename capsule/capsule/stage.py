@@ -29,7 +29,7 @@ from capsule_manifest.digest import ObjectId, blake3_text, sha256_text
 from capsule_manifest.errors import CapsuleError, Refused
 from capsule_manifest.keys import PublicKey, Signer
 from capsule_manifest.policy import Policy, encode_policy
-from capsule_manifest.release import Component, ComponentKind
+from capsule_manifest.release import Component
 from capsule_manifest.route import Endpoint
 from capsule_manifest.wire import MessageType, encode_message
 
@@ -170,11 +170,7 @@ class Stager:
         return result
 
     def _components(self, node: "FleetNode") -> tuple[Component, ...]:
-        return tuple(
-            component
-            for component in self.payload.release.selected(node.role, node.platform)
-            if component.kind is not ComponentKind.IMAGE
-        )
+        return self.payload.release.selected(node.role, node.platform)
 
     def _meet(self, node: str, fence: int) -> tuple[HostSession, Hello, PublicKey]:
         """Make sure that the capsule's own runtime answers, enrolled under our name and policy."""
