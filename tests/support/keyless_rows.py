@@ -67,6 +67,13 @@ def old_form(bundle: Bundle) -> None:
     material(bundle)["x509CertificateChain"] = {"certificates": [certificate]}
 
 
+def chain(bundle: Bundle) -> None:
+    """Give the certificate as the older formats did, under the name of the newest."""
+    material(bundle)["x509CertificateChain"] = {
+        "certificates": [material(bundle).pop("certificate")]
+    }
+
+
 def file_signature(bundle: Bundle) -> None:
     signature = envelope(bundle)["signatures"][0]["sig"]
     del bundle["dsseEnvelope"]
@@ -128,6 +135,7 @@ ROWS: dict[str, tuple[set[int], Change, str]] = {
         put(lambda b: material(b)["certificate"], "rawBytes", "%%%"),
         "keyless-unchecked",
     ),
+    "a chain of certificates is given": (BOTH, chain, "keyless-malformed"),
     "there is no certificate": (BOTH, drop(material, "certificate"), "keyless-malformed"),
     "a key is named beside the certificate": (
         BOTH,
