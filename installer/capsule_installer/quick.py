@@ -39,7 +39,7 @@ def answer(root: str) -> int:
 
 
 def tell(layout: Layout, reporter: Reporter) -> None:
-    """Write the survey of this machine's host below a layout. Raises: as `Surveyor.look`."""
+    """Write the survey of this machine's host below a layout."""
     disk, processes = RealDisk(), RealProcesses()
     surveyor = Surveyor(
         disk=disk,

@@ -85,13 +85,12 @@ class Surveyor:
         self._ignored: list[Setting] = []
 
     def look(self) -> Survey:
-        """Return what the host is and runs now.
-
-        Raises:
-            Failed: `disk-*` for a file system that does not answer at all.
-        """
+        """Return what the host is and runs now."""
         layout, state = self._layout, self._state
-        free_bytes, free_inodes = self._disk.free(layout.opt)
+        free_bytes, free_inodes = self._tried("space", lambda: self._disk.free(layout.opt)) or (
+            0,
+            0,
+        )
         facts = self._machine.facts()
         signer = self._tried("node key", lambda: load_node_key(self._disk, layout))
         enrolment = self._tried("enrolment", state.enrolment)
@@ -118,7 +117,7 @@ class Surveyor:
             wall_ms=wall_ms(),
             free_bytes=free_bytes,
             free_inodes=free_inodes,
-            noexec=self._machine.is_noexec(layout.opt),
+            noexec=self._tried("mount flags", lambda: self._machine.is_noexec(layout.opt)) or False,
             ballast=self._disk.stat(layout.ballast) is not None,
             policy=None if policy is None else sha256_text(policy),
             counter_floor=self._tried("counter floor", state.counter_floor) or 0,

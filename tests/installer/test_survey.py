@@ -99,6 +99,27 @@ def test_the_short_way_says_the_same_as_the_command_line(installed):
     assert short == long
 
 
+def test_a_host_that_was_never_enrolled_answers_and_gets_no_folder(tmp_path):
+    (tmp_path / "opt/capsule").mkdir(parents=True)
+    done = shortly(str(tmp_path), "survey")
+    assert done.returncode == 0, done.stderr
+    (record,) = RecordReader().feed(done.stdout)
+    said = decode_survey(encode(record["survey"]))
+    assert (said.node, said.node_key, said.route, said.policy) == (None, None, None, None)
+    assert (said.current, said.previous, said.marker.state) == ("absent", "absent", "absent")
+    assert (said.staged, said.units, said.unreadable) == ((), {}, ())
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "opt", tmp_path / "opt/capsule"]
+
+
+def test_a_folder_that_is_not_there_is_an_unreadable_surface_and_no_traceback(tmp_path):
+    done = shortly(str(tmp_path), "survey")
+    assert done.returncode == 0, done.stderr
+    (record,) = RecordReader().feed(done.stdout)
+    said = decode_survey(encode(record["survey"]))
+    assert [item.surface for item in said.unreadable] == ["space", "mount flags"]
+    assert (said.free_bytes, list(tmp_path.iterdir())) == (0, [])
+
+
 def test_the_short_way_imports_no_command_line():
     code = (
         "import sys, capsule_installer.quick\n"
