@@ -42,7 +42,8 @@ STAND_S = 5.0
 LEAST_NODES = 9
 WIDE_NODES = 40  # from here on lanes are of eight, below of two
 PRODUCT = "acme/hello"
-BUDGETS = Budgets(d1_ms=20_000, d2_ms=30_000)
+# D2 is longer than a lease and an adoption: a proof waits for the next controller that long.
+BUDGETS = Budgets(d1_ms=30_000, d2_ms=90_000)
 SOAK_MS = 4_000
 UNIT = """\
 [Unit]

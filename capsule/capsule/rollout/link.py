@@ -50,6 +50,25 @@ _BACK_OFF_S: Final = 1.0
 _LATE: Final = frozenset({"order-expired"})
 _UNSAID: Final = frozenset({"order-fenced", "host-busy", "op-open", "route-superseded"})
 """Refusals that say nothing about the op: somebody else is at work on the host."""
+_UNHEARD: Final = frozenset(
+    {
+        "connection-lost",
+        "host-unreachable",
+        "ssh-banner-invalid",
+        "ssh-connect-deadline",
+        "ssh-jump-refused",
+        "ssh-sessions-exhausted",
+        "ssh-start-deadline",
+        "ssh-start-failed",
+        "ssh-throttled",
+        "transport-deadline",
+    }
+)
+"""Failures of the way. Not worth another try at once, but nothing that a host said."""
+_AT_THE_DOOR: Final = frozenset(
+    {"host-key-changed", "host-program-missing", "ssh-auth-refused", "sudo-refused"}
+)
+"""What keeps an order from being sent; of one that may have arrived before it says nothing."""
 
 
 class NodeWatch(Protocol):
@@ -98,10 +117,13 @@ class NodeLink:
         self._home = home
         self._watch = watch
         self._sent: dict[str, Order] = {}
+        self._written: set[str] = set()
         self._ended: set[str] = set()
 
     def order(self, op_id: str, *, fence: int) -> HostReport:
         """Send the order, the very same one each time; return what the host said.
+
+        Only what the host said is a refusal: an order whose answer was lost may be under way.
 
         Raises:
             CapsuleError: when the host could not be asked, or somebody else is at work on it.
@@ -113,6 +135,7 @@ class NodeLink:
                 order = self._sent[op_id] = self._make_order(ordered, fence)
             envelope = sign(encode_order(order), payload_type=ORDER_TYPE, signer=self._controller)
             with self._session.dialogue("install") as dialogue:
+                self._written.add(op_id)
                 dialogue.channel.write(encode_record(envelope))
                 dialogue.channel.end_input()
                 if dialogue.next() is None:
@@ -123,7 +146,9 @@ class NodeLink:
         except CapsuleError as error:
             if error.error_id in _LATE:
                 return host_report(ordered, HostStep.NO_RECORD, closed=True)
-            if error.retryable or error.error_id in _UNSAID:
+            if error.retryable or error.error_id in _UNSAID | _UNHEARD:
+                raise
+            if op_id in self._written and error.error_id in _AT_THE_DOOR:
                 raise
             return host_report(ordered, HostStep.REFUSED, reason=str(error))
         return host_report(ordered, HostStep.ACCEPTED)

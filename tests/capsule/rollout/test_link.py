@@ -5,6 +5,7 @@ import pytest
 from capsule.lane.ports import HostStep, Unreachable
 from capsule.rollout.evidence import Ordered
 from capsule.rollout.link import NodeJob, NodeLink
+from capsule.transport import ssh_failures
 from capsule_manifest.envelope import decode_record, encode_record, sign
 from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.keys import b64encode
@@ -129,6 +130,43 @@ def test_what_says_that_somebody_else_is_at_work_is_no_refusal_of_the_op(session
     session.answers["install"] = [[Refused(error_id, "")]]
     with fails_with(error_id):
         link.order(OP, fence=7)
+
+
+WAY_IDS = sorted({error_id for _, error_id, _ in ssh_failures._TABLE} | {
+    "connection-lost", "ssh-sessions-exhausted", "ssh-start-deadline", "ssh-start-failed",
+    "transport-deadline",
+})  # fmt: skip
+DOOR_IDS = ["host-key-changed", "host-program-missing", "ssh-auth-refused", "sudo-refused"]
+
+
+@pytest.mark.parametrize("error_id", [name for name in WAY_IDS if name not in DOOR_IDS])
+def test_a_connection_that_is_not_made_in_time_is_no_refusal_by_the_host(session, link, error_id):
+    session.answers["install"] = [[Failed(error_id, "")]]
+    with fails_with(error_id):
+        link.order(OP, fence=7)
+    session.answers["install"] = [[{"record": "accepted"}]]
+    assert link.order(OP, fence=7).step is HostStep.ACCEPTED
+    first, second = orders(session)
+    assert first == second
+
+
+@pytest.mark.parametrize("error_id", DOOR_IDS)
+def test_a_host_that_lets_nobody_in_any_more_may_be_at_work_on_the_order(
+    session, link, error_id, monkeypatch
+):
+    monkeypatch.setattr(Session, "dialogue", lambda *_, **__: refuse(error_id))
+    assert link.order("6" * 32, fence=7).step is HostStep.REFUSED
+    monkeypatch.undo()
+    session.answers["install"] = [[Failed("connection-lost", "", retryable=True)]]
+    with fails_with("connection-lost"):
+        link.order(OP, fence=7)
+    monkeypatch.setattr(Session, "dialogue", lambda *_, **__: refuse(error_id))
+    with fails_with(error_id):
+        link.order(OP, fence=7)
+
+
+def refuse(error_id):
+    raise Refused(error_id, "")
 
 
 def test_any_other_refusal_is_reported_with_its_reason(session, link):
