@@ -24,14 +24,38 @@ __all__ = ["Python", "RealPython", "bytecode_tree", "make_venv", "venv_links", "
 _COMPILE_LIMIT_MS: Final = 900_000
 _REHEARSE_LIMIT_MS: Final = 120_000
 _LEVELS_MAX: Final = "64"
+# An accelerator may insist on being imported by the package that it is for. So what failed is tried
+# once more after the packages of those distributions that require its own.
 _IMPORTS: Final = """\
-import importlib, json, sys
-failed = {}
-for name in sys.argv[1:]:
-    try:
-        importlib.import_module(name)
-    except BaseException as error:
-        failed[name] = f"{type(error).__name__}: {error}"
+import importlib, importlib.metadata as metadata, json, re, sys
+
+def attempt(names):
+    failed = {}
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+    return failed
+
+def spelled(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+def askers(names):
+    owners = metadata.packages_distributions()
+    own = {spelled(owner) for name in names for owner in owners.get(name.partition(".")[0], ())}
+    asking = {
+        spelled(item.metadata["Name"] or "")
+        for item in metadata.distributions()
+        for line in item.requires or ()
+        if spelled(re.match(r"[A-Za-z0-9._-]*", line)[0]) in own
+    }
+    return [top for top, found in owners.items() if asking & {spelled(one) for one in found}]
+
+failed = attempt(sys.argv[1:])
+if failed:
+    attempt(askers(failed))
+    failed = attempt(failed)
 print("\\x1e" + json.dumps(failed))
 """
 

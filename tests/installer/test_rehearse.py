@@ -77,6 +77,40 @@ def test_a_failing_import_is_told_with_its_reason(venv):
     assert "no_such_module" in failed["hello.broken"]
 
 
+def distribution(venv, name, source, requires=""):
+    """Put a distribution of one module into the venv."""
+    site = venv / SITE
+    module = name.replace("-", "_").lower()
+    (site / f"{module}.py").write_text(source)
+    info = site / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\n{requires}")
+    (info / "top_level.txt").write_text(f"{module}\n")
+    (info / "RECORD").write_text(f"{module}.py,,\n")
+
+
+INSISTS = "import sys\nif 'slow' not in sys.modules: raise ImportError('import slow first')\n"
+
+
+def test_an_accelerator_is_imported_after_the_package_that_it_is_for(venv):
+    distribution(venv, "Slow-C", INSISTS)
+    distribution(venv, "slow", "", "Requires-Dist: slow_c>=1 ; extra == 'c'\n")
+    assert PYTHON.imports(f"{venv}/bin/python", ["slow_c", "hello"]) == {}
+
+
+def test_an_accelerator_of_nobody_fails_as_it_did(venv):
+    distribution(venv, "Slow-C", INSISTS)
+    distribution(venv, "slow", "", "Requires-Dist: another\n")
+    failed = PYTHON.imports(f"{venv}/bin/python", ["slow_c", "hello"])
+    assert failed == {"slow_c": "ImportError: import slow first"}
+
+
+def test_a_package_that_fails_is_told_also_where_the_one_that_requires_it_fails_too(venv):
+    distribution(venv, "Slow-C", INSISTS)
+    distribution(venv, "fast", "raise SystemExit(0)\n", "Requires-Dist: slow-c\n")
+    assert list(PYTHON.imports(f"{venv}/bin/python", ["slow_c"])) == ["slow_c"]
+
+
 def test_a_package_that_ends_the_interpreter_is_a_failure(venv):
     with fails_with("rehearsal-failed"):
         PYTHON.imports(f"{venv}/bin/python", ["hello.ends"])
