@@ -31,6 +31,9 @@ BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 RELEASE, BOOTSTRAP = "urn:capsule:release:v1", "urn:capsule:bootstrap:v1"
 NAMES = {RELEASE: "capsule.json", BOOTSTRAP: "bootstrap/index.json"}
+# DER of a P-256 key up to its uncompressed point: one spelling a key, so one id.
+SPKI_PREFIX = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
+SPKI_BYTES = 91
 DOCUMENT_BYTES_MAX = 8 * 1024 * 1024
 STREAM_BYTES_MAX = 320 * 1024 * 1024
 SIGNATURES_MAX = 256
@@ -190,6 +193,8 @@ def statement(raw: bytes, policy: Json, kind: str, digest: str) -> tuple[Json, J
     spki = decode64(entry["spki"])
     if base64.b64encode(hashlib.sha256(spki).digest()).decode() != keyid:
         raise Refuse("key-malformed", "a key id of the policy is not the digest of its key")
+    if len(spki) != SPKI_BYTES or not spki.startswith(SPKI_PREFIX):
+        raise Refuse("key-malformed", "a key of the policy is of another kind or spelling")
     envelope = bundle["dsseEnvelope"]
     if envelope["payloadType"] != IN_TOTO or len(envelope["signatures"]) != 1:
         raise Refuse("signature-malformed", "not one signature over an in-toto statement")

@@ -2,6 +2,7 @@
 
 import base64
 import copy
+import hashlib
 import json
 import shutil
 import subprocess
@@ -9,12 +10,18 @@ import sys
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_public_key,
+)
 
 from capsule.__main__ import main
 from capsule.bootstrap import add_bootstrap
 from capsule.builder.signing import sign_directory
 from capsule.payload import open_payload
 from capsule_manifest.envelope import IN_TOTO, encode_bundle, sign
+from capsule_manifest.keys import PublicKey
 from capsule_manifest.policy import Downgrade, encode_policy
 from support import documents
 from support.capsules import real_runtime, write_capsule
@@ -185,6 +192,21 @@ def a_swapped_signature(bare):
     path.write_text(json.dumps(bundle))
 
 
+def a_key_in_another_spelling(bare):
+    """The same key with a compressed point has another id, which nobody may have revoked."""
+    key = load_der_public_key(documents.RELEASE_KEY.public.spki)
+    point = key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+    spki = bytes.fromhex("3039301306072a8648ce3d020106082a8648ce3d030107032200") + point
+    load_der_public_key(spki)
+    keyid = base64.b64encode(hashlib.sha256(spki).digest()).decode()
+    moved = replace(POLICY.keys[KEYID], key=PublicKey(keyid=keyid, spki=spki))
+    rule = replace(POLICY.release, keys=(keyid,))
+    keys = {**POLICY.keys, keyid: moved}
+    bare.trust(replace(POLICY, keys=keys, release=rule, revoked_keys=frozenset({KEYID})))
+    for path in (bare.capsule / "signatures").iterdir():
+        path.write_bytes(path.read_bytes().replace(KEYID.encode(), keyid.encode()))
+
+
 def a_changed_unpacker(bare):
     (bare.capsule / "bootstrap/unpack.py").write_text("print('mine')")
 
@@ -220,6 +242,7 @@ ROWS = [
     (a_strangers_signature, 10, "key-unknown"),
     (a_route_keys_signature, 12, "authority-denied"),
     (a_swapped_signature, 10, "signature-invalid"),
+    (a_key_in_another_spelling, 10, "key-malformed"),
     (a_changed_unpacker, 10, "object-mismatch"),
     (a_changed_index, 10, "signature-wrong-subject"),
     (a_shorter_stream, 10, "object-mismatch"),
