@@ -13,7 +13,14 @@ from math import ceil
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic import model_validator as validated
 
 from capsule.durable import read_bounded
@@ -103,12 +110,16 @@ class Fleet:
         return members
 
 
+# What a percentage looks like is checked with the other rules, whose message says more.
+_Share = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^(?:{_PERCENT.pattern})$"})]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class _FleetTable(_Strict):
-    floor: Annotated[int, Field(ge=0)] | str = Field(
+    floor: Annotated[int, Field(ge=0)] | _Share = Field(
         description="Nodes that must always serve: a number, or a percentage that is rounded up."
     )
     max_unavailable: int = Field(ge=1, description="Most nodes out of service at one time.")

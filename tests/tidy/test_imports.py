@@ -21,6 +21,7 @@ HOST_DEPENDENCIES = {
 LOADED_BY_NAME = {"psycopg"}
 MOVERS = {
     "capsule/capsule/builder/content_cache.py",  # what a cache loses is fetched again
+    "capsule/capsule/builder/remembered.py",  # what is lost with the boot is worked out again
     "capsule/capsule/durable.py",
     "capsule/capsule/first_contact_host.py",
     "installer/capsule_installer/disk.py",

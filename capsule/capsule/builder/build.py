@@ -17,6 +17,7 @@ from capsule.builder.config import (
 from capsule.builder.content_cache import ContentCache
 from capsule.builder.git_source import open_work_tree
 from capsule.builder.lockfile import load_lock
+from capsule.builder.pins import check_complete
 from capsule.builder.resolve import resolve_release
 from capsule.builder.secret_scan import check_secrets, find_secrets, load_waivers
 from capsule.builder.unchanged import BuildAnswer, KnownBuilds, inputs_beside
@@ -46,13 +47,14 @@ def build_release(
     `today` is the builder's calendar: a waiver is about people, and nothing of it enters a capsule.
 
     Raises:
-        Refused: `release-*`, `lock-*`, `secret-found`, `waivers-invalid`, and what
-            `resolve_release`, `draft_release` and `assemble` raise.
+        Refused: `release-*`, `lock-*`, `manifest-incomplete`, `secret-found`, `waivers-invalid`,
+            and what `resolve_release`, `draft_release` and `assemble` raise.
         Failed: as those.
     """
     known = KnownBuilds(cache.memory, release_path, today=today)
     release = load_release(release_path)
     lock = load_lock(release_path.with_name("release.lock"))
+    check_complete(release, lock)
     work_tree = open_work_tree(release.folder)
     resolved = resolve_release(release, lock, cache, report=report)
     draft = draft_release(release, resolved, report=report)

@@ -32,6 +32,7 @@ __all__ = [
     "decode_lock",
     "encode_lock",
     "load_lock",
+    "lock_schema",
 ]
 
 _SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -228,6 +229,11 @@ class _LockDocument(_Document):
     tools: dict[str, _ToolDocument] = Field(default_factory=dict)
     images: dict[str, dict[str, _ImageDocument]] = Field(default_factory=dict)
     nix: dict[str, dict[str, _NixDocument]] = Field(default_factory=dict)
+
+
+def lock_schema() -> dict[str, object]:
+    """Return the JSON Schema of `release.lock`."""
+    return _LockDocument.model_json_schema()
 
 
 def load_lock(path: Path) -> LockFile:

@@ -22,7 +22,15 @@ from capsule_manifest.errors import Refused
 from capsule_manifest.paths import escape
 from capsule_manifest.release import Component
 
-__all__ = ["Finding", "Waiver", "check_secrets", "find_secrets", "load_waivers", "scan_text"]
+__all__ = [
+    "Finding",
+    "Waiver",
+    "check_secrets",
+    "find_secrets",
+    "load_waivers",
+    "scan_text",
+    "waivers_schema",
+]
 
 _WAIVERS_BYTES_MAX: Final = 1024 * 1024
 
@@ -86,6 +94,11 @@ def load_waivers(path: Path) -> tuple[Waiver, ...]:
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise _invalid(f"{place}: {first['msg']}", repr(first["input"]), path) from None
+
+
+def waivers_schema() -> dict[str, object]:
+    """Return the JSON Schema of the waiver file."""
+    return _WaiverFile.model_json_schema()
 
 
 def check_secrets(

@@ -3,11 +3,9 @@
 They build and install as they are, so that the first change is made to something that works.
 """
 
-import json
 from collections.abc import Mapping
 
-from capsule.builder.config import release_schema
-from capsule.inventory import fleet_schema
+from capsule.schemas import SCHEMAS, schema_text
 
 __all__ = ["IGNORED", "schema_files", "starter_files"]
 
@@ -126,10 +124,5 @@ def starter_files(product: str, *, machine: str, python: str) -> Mapping[str, by
 
 
 def schema_files() -> Mapping[str, bytes]:
-    """Return the JSON Schemas of `release.toml` and `fleet.toml`, which editors understand."""
-    return {
-        f"schemas/{name}.schema.json": (
-            json.dumps(schema, indent=2, sort_keys=True) + "\n"
-        ).encode()
-        for name, schema in (("release", release_schema()), ("fleet", fleet_schema()))
-    }
+    """Return the JSON Schemas of all documents, which editors understand."""
+    return {f"schemas/{name}.schema.json": schema_text(name).encode() for name in SCHEMAS}

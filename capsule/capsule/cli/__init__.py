@@ -41,6 +41,9 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "verify": Command("capsule.cli.verify", "command", "Check every byte.", _RELEASE),
         "inspect": Command("capsule.cli.inspect", "command", "Show what is in it.", _RELEASE),
         "diff": Command("capsule.cli.diff", "command", "Show what changed.", _RELEASE),
+        "manifest": Command(
+            "capsule.cli.manifest", "command", "Show what decides it, by digest.", _RELEASE
+        ),
         "bootstrap": Command(
             "capsule.cli.bootstrap", "command", "Let a bare host verify it.", _RELEASE
         ),

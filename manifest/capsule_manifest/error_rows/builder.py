@@ -13,6 +13,10 @@ ROWS: Final[dict[str, tuple[ExitCode, str]]] = {
     "lock-invalid": (ExitCode.USAGE, "write it again with `capsule lock --refresh`"),
     "lock-missing": (ExitCode.USAGE, "run `capsule lock` and commit release.lock"),
     "lock-stale": (ExitCode.USAGE, "run `capsule lock` and commit release.lock"),
+    "manifest-incomplete": (
+        ExitCode.USAGE,
+        "run `capsule lock` and commit release.lock; `capsule manifest show` lists what is open",
+    ),
     "marker-unknowable": (ExitCode.USAGE, "lock without that marker, or remove the requirement"),
     "release-invalid": (ExitCode.USAGE, "correct the named values in release.toml"),
     "release-missing": (ExitCode.USAGE, "write one with `capsule init`, or name it with --release"),

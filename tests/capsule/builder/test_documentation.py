@@ -1,10 +1,12 @@
 """The examples of the reference pages are read by the code that they describe."""
 
-import json
 import re
 
-from capsule.builder.config import parse_release, release_schema
+import pytest
+
+from capsule.builder.config import parse_release
 from capsule.builder.lockfile import decode_lock, encode_lock
+from capsule.schemas import SCHEMAS, schema_text
 from capsule_manifest.release import ComponentKind
 from support.sources import ROOT
 
@@ -29,6 +31,6 @@ def test_the_documented_lock_is_written_as_documented():
     assert encode_lock(decode_lock(raw)).decode() == head + raw.decode()
 
 
-def test_the_published_schema_is_the_one_of_the_code(golden):
-    schema = json.dumps(release_schema(), indent=2, ensure_ascii=False, sort_keys=True)
-    golden(REFERENCE / "release.schema.json", schema + "\n")
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_published_schema_is_the_one_of_the_code(golden, name):
+    golden(REFERENCE / f"{name}.schema.json", schema_text(name))

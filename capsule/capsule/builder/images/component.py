@@ -11,7 +11,7 @@ from capsule.builder.lockfile import ImagePin
 from capsule.builder.model import ComponentInput
 from capsule_manifest.errors import Refused
 
-__all__ = ["fetch_images", "image_inputs", "moved_images", "pin_images"]
+__all__ = ["fetch_images", "image_inputs", "image_pins", "moved_images", "pin_images"]
 
 Pins = Mapping[tuple[str, str], ImagePin]
 
@@ -67,6 +67,14 @@ def moved_images(
         if digest != f"sha256:{pin.manifest_sha256}":
             moved[component.name, platform] = digest
     return moved
+
+
+def image_pins(release: ReleaseSource, pins: Pins) -> Iterator[tuple[str, str, str | None]]:
+    """Yield each image component, its platform, and the digest that answers what it asks now."""
+    for component, platform, origin in _asked(release):
+        pin = pins.get((component.name, platform))
+        is_answer = pin is not None and pin.input_sha256 == _question(component, origin)
+        yield component.name, platform, pin.manifest_sha256 if pin and is_answer else None
 
 
 def fetch_images(

@@ -49,6 +49,14 @@ def pin_closures(
     return pins
 
 
+def closure_pins(release: ReleaseSource, pins: Pins) -> Iterator[tuple[str, str, NixPin | None]]:
+    """Yield each component of a flake, its platform, and the pin that answers what it asks now."""
+    for component, platform, origin in _asked(release):
+        pin = pins.get((component.name, platform))
+        is_answer = pin is not None and pin.input_sha256 == _question(component, origin)
+        yield component.name, platform, pin if is_answer else None
+
+
 def fetch_closures(
     release: ReleaseSource, cache: ContentCache, pins: Pins, *, report: Callable[[str], None]
 ) -> int:
