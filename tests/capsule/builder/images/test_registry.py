@@ -3,7 +3,10 @@
 import shutil
 import socket
 import subprocess
+import threading
 import time
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -138,3 +141,58 @@ def test_without_skopeo_the_message_says_so(tmp_path):
     with fails_with("image-fetch-failed") as caught:
         Skopeo({"PATH": str(tmp_path)}).describe("registry.test/app:1")
     assert "skopeo" in str(caught.value)
+
+
+class Busy(BaseHTTPRequestHandler):
+    """Stand before a registry that refuses the first requests for anything but its greeting."""
+
+    def do_GET(self):
+        server = self.server
+        if self.path != "/v2/" and server.refusals > 0:
+            server.refusals -= 1
+            self.send_response(429)
+            self.send_header("Retry-After", "1")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        connection = HTTPConnection(server.registry)
+        headers = {"Accept": self.headers.get("Accept", "*/*")}
+        connection.request(self.command, self.path, headers=headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        self.send_response(answer.status)
+        for name in ("Content-Type", "Docker-Content-Digest", "Docker-Distribution-Api-Version"):
+            if answer.headers.get(name):
+                self.send_header(name, answer.headers[name])
+        length = answer.headers.get("Content-Length", str(len(content)))
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        self.wfile.write(content)
+        connection.close()
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def log_message(self, *_arguments):
+        """Say nothing."""
+
+
+@pytest.fixture
+def busy(registry):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as made:
+        made.registry, made.refusals = registry, 0
+        threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def test_a_registry_that_answers_429_is_waited_for(push, busy, skopeo, registry, tmp_path):
+    made = ImageFile(layers=[layer_of(one=b"1")])
+    name = push("busy", made).replace(registry, f"127.0.0.1:{busy.server_port}")
+    store = ImageStore(cache_of(tmp_path / "cache"), skopeo)
+    busy.refusals = 2
+    digest = store.resolve(origin(name), "x86_64")
+    assert busy.refusals == 0
+    busy.refusals = 2
+    assert store.obtain(origin(name), digest, "x86_64").manifest_digest == made.blobs()[0]
+    assert busy.refusals == 0
