@@ -1,12 +1,16 @@
 """Media of trust for tests: policies of several versions, as `capsule trust export` writes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from capsule.trust.medium import Medium
 from capsule.trust.updating import TrustFolder
+from capsule_manifest.errors import CapsuleError, ExitCode
 from capsule_manifest.policy import AuthorityRule, Policy, PolicyKey
 from support import documents
 from support.signing import FixedSigner
@@ -57,3 +61,11 @@ def pinned(folder: Path, first: Policy) -> TrustFolder:
     trust = TrustFolder(folder)
     trust.pin(first)
     return trust
+
+
+@contextmanager
+def refused(error_id: str, code: ExitCode) -> Iterator[pytest.ExceptionInfo[CapsuleError]]:
+    """Expect an error by its id and exit code."""
+    with pytest.raises(CapsuleError) as caught:
+        yield caught
+    assert (caught.value.error_id, caught.value.exit_code) == (error_id, code), caught.value
