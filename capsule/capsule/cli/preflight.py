@@ -13,8 +13,9 @@ from capsule.home import ProductHome
 from capsule.payload import open_payload
 from capsule.rollout.preflight import Finding, Preflight, Surveyor
 from capsule.rollout.records import keep_preflight
+from capsule_manifest.errors import clean
 
-__all__ = ["command"]
+__all__ = ["command", "print_preflight"]
 
 
 @click.command(
@@ -45,7 +46,7 @@ def command(capsule: Path, policy_path: Path, home_path: Path, *, as_json: bool)
     if as_json:
         print_json(preflight_fields(preflight))
     else:
-        _print(preflight)
+        print_preflight(preflight)
     return int(preflight.exit_code)
 
 
@@ -72,7 +73,8 @@ def _fields(finding: Finding) -> Mapping[str, object]:
     }
 
 
-def _print(preflight: Preflight) -> None:
+def print_preflight(preflight: Preflight) -> None:
+    """Print a result for people: a table, and on the error output what is to be done."""
     print_pairs(
         [
             ("preflight", preflight.digest),
@@ -90,4 +92,5 @@ def _print(preflight: Preflight) -> None:
     print_table(("node", "class", "current", "serving", "fit"), rows)
     for node, finding in preflight.nodes.items():
         for line in (*finding.disagreements, *finding.problems, *finding.notes):
-            click.echo(f"{node}: {line}", err=True)
+            # A host may say anything of itself.
+            click.echo(clean(f"{node}: {line}"), err=True)
