@@ -93,8 +93,9 @@ def check_bootstrap(
     """Check the bootstrap files of a capsule that has any: all of them signed, no other there.
 
     Raises:
-        Refused: `signature-missing` or why the last signature doesn't count, `threshold-not-met`,
-            `object-mismatch`, `container-member-refused`, `document-*`, `json-*`.
+        Refused: `signature-missing`, `signature-wrong-subject` or why the last one doesn't count,
+            `threshold-not-met`, `object-mismatch`, `container-member-refused`, `document-*`,
+            `json-*`.
         Failed: `capsule-incomplete`, `controller-disk`.
     """
     present = set(source.below("bootstrap"))
@@ -105,11 +106,17 @@ def check_bootstrap(
     index = root_object(
         decode(raw, limits=_LIMITS, where="bootstrap/index.json"), schema=SCHEMA, name="bootstrap"
     )
+    if index.sha256("capsule") != capsule:
+        raise Refused(
+            "signature-wrong-subject", "the bootstrap files are of another capsule",
+            expected=capsule, got=index.sha256("capsule"), where="bootstrap/index.json",
+        )  # fmt: skip
     wanted = {"bootstrap/index.json": sha256_text(raw).removeprefix("sha256:")}
     for name in ("bootstrap", "unpack"):
         wanted[f"bootstrap/{name}.py"] = index.text(name)
     for platform, digest in index.named("runtimes", _read_runtime).items():
         wanted[f"bootstrap/runtime-{platform}.stream"] = digest
+    index.end()
     if present != set(wanted):
         raise Refused(
             "container-member-refused", "the bootstrap files are not those of their index",

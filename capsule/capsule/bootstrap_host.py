@@ -101,10 +101,10 @@ def verify(folder: str, policy_path: str, root: str, platform: str | None) -> Ma
     # As many owners as for the release: what is unpacked below runs as root.
     voices = signed(folder, policy, "bootstrap", BOOTSTRAP, digest, counter)
     own = {"capsule": capsule}
-    if index["schema"] != "capsule-bootstrap/1" or index["capsule"] != capsule:
+    if index["schema"] != "capsule-bootstrap/1":
+        raise Refuse("document-version", f"an index of schema {index['schema']}", INCOMPATIBLE)
+    if index["capsule"] != capsule or any(claim != own for claim in voices.values()):
         raise Refuse("signature-wrong-subject", "the bootstrap files are of another capsule")
-    if any(claim != own for claim in voices.values()):
-        raise Refuse("signature-wrong-subject", "a signature is about another capsule")
     names = [name for name in index["runtimes"] if platform in {None, name}]
     if len(names) != 1:
         raise Refuse(

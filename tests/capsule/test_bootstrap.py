@@ -20,9 +20,11 @@ from capsule.__main__ import main
 from capsule.bootstrap import add_bootstrap
 from capsule.builder.signing import sign_directory
 from capsule.payload import open_payload
+from capsule_manifest.canonical import encode
 from capsule_manifest.envelope import IN_TOTO, encode_bundle, sign
 from capsule_manifest.keys import PublicKey
 from capsule_manifest.policy import Downgrade, encode_policy
+from capsule_manifest.statements import bootstrap_statement
 from support import documents
 from support.capsules import real_runtime, write_capsule
 
@@ -216,6 +218,25 @@ def a_changed_index(bare):
     path.write_bytes(path.read_bytes().replace(b"bookworm", b"bullseye"))
 
 
+def put_signed_index(bare, **changes):
+    """Let the right key sign another index for this capsule."""
+    path = bare.capsule / "bootstrap/index.json"
+    raw = encode({**json.loads(path.read_bytes()), **changes})
+    path.write_bytes(raw)
+    statement = bootstrap_statement(raw, bare.made.capsule)
+    bundle = encode_bundle(sign(statement, payload_type=IN_TOTO, signer=documents.RELEASE_KEY))
+    (old,) = (bare.capsule / "signatures").glob("bootstrap-*")
+    old.write_bytes(bundle)
+
+
+def an_index_that_names_another_capsule(bare):
+    put_signed_index(bare, capsule="sha256:" + "0" * 64)
+
+
+def an_index_of_a_later_format(bare):
+    put_signed_index(bare, schema="capsule-bootstrap/2")
+
+
 def a_shorter_stream(bare):
     path = bare.capsule / "bootstrap/runtime-bookworm.stream"
     path.write_bytes(path.read_bytes()[:-1])
@@ -245,6 +266,8 @@ ROWS = [
     (a_key_in_another_spelling, 10, "key-malformed"),
     (a_changed_unpacker, 10, "object-mismatch"),
     (a_changed_index, 10, "signature-wrong-subject"),
+    (an_index_that_names_another_capsule, 10, "signature-wrong-subject"),
+    (an_index_of_a_later_format, 21, "document-version"),
     (a_shorter_stream, 10, "object-mismatch"),
     (no_json, 10, "document-invalid"),
 ]
