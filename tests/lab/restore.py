@@ -194,20 +194,22 @@ class Restores:
         return f"{ended.result}; {self._serves()}"
 
     def controller_gone(self) -> str:
-        """Cut the cable and end the controller at the proof; confirm when D2 is past."""
+        """Cut the cable and end the controller before the proof; confirm when D2 is past."""
         mini = self._staged(budgets=Budgets(d1_ms=40_000, d2_ms=D2_MS))
         cable = self.controller.host.cable
-        watch = At("prove-done", lambda _: cable.cut(), gone=True)
+        # Not when it is done: by then a controller may have been told of the proof already.
+        watch = At("prove-started", lambda _: cable.cut(), gone=True)
         began = time.monotonic()
         self._lost(mini, watch)
         folder = self._op(watch.order)
-        wait_until((folder / "result").exists, timeout_s=ENDS_S, what="the host restored")
+        wait_until((folder / "result").exists, timeout_s=ENDS_S, what="the op ended")
         took_s = time.monotonic() - began
         cable.mend()
         proof = decode_record((folder / "proof").read_bytes(), where="proof")
         said = self._late_confirm(watch.order, proof.digest)
-        late = "" if took_s > D2_MS / 1000 else f" after {took_s:.1f} s only"
-        return f"restored after D2{late}, late confirm {said}; {self._serves()}"
+        word = "restored" if is_restored(folder) else "not restored"
+        late = "after D2" if took_s > D2_MS / 1000 else f"after {took_s:.1f} s only"
+        return f"{word} {late}, late confirm {said}; {self._serves()}"
 
     def rescue_alone(self) -> str:
         """Break every Python in the middle of an install, kill the supervisor, run rescue.sh."""
@@ -283,6 +285,11 @@ def what_serves(controller: LabController, generation: str) -> str:
     faults += [] if current == generation else [f"current is {current}"]
     faults += ["held"] if controller.host.path("/var/lib/capsule/hold").exists() else []
     return ", ".join(faults) or "the right release serves"
+
+
+def is_restored(folder: Path) -> bool:
+    """Say whether the op in this folder ended as restored."""
+    return (folder / "result").samefile(folder / "result.restored")
 
 
 def break_programs(controller: LabController) -> None:
