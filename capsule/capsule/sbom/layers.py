@@ -6,6 +6,7 @@ folder, or by another thing of the same name. Links are not followed: a wanted f
 Source: OCI Image specification 1.1, "Image Layer Filesystem Changeset".
 """
 
+import io
 import tarfile
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, Final
@@ -98,15 +99,21 @@ def _change(stream: BinaryIO, limit_of: Callable[[str], int | None], where: str)
     tarfile ends without a word at a damaged header, so what follows the last member must be zeros.
     """
     change = _Change()
+    size_bytes = stream.seek(0, io.SEEK_END)
+    stream.seek(0)
     try:
         with tarfile.open(
             fileobj=stream, mode="r:", encoding="utf-8", errors="surrogateescape"
         ) as archive:
-            while (member := archive.next()) is not None:
+            member = archive.next()
+            while member is not None:
                 change.take(member, archive, limit_of, where)
                 # It keeps every member that it has read: a layer may have a million.
                 archive.members.clear()  # type: ignore[attr-defined]
-            end = archive.offset
+                # umoci writes layers that end with the last byte of content, without its padding.
+                is_last = size_bytes == member.offset_data + member.size
+                member = None if is_last else archive.next()
+            end = min(archive.offset, size_bytes)
     except (tarfile.TarError, ValueError, EOFError) as error:
         raise _malformed(error, where) from None
     stream.seek(end)

@@ -103,6 +103,17 @@ def test_a_damaged_header_is_noticed_wherever_it_is(place):
         words(bytes(data))
 
 
+def test_a_layer_may_end_with_its_last_byte_of_content():
+    whole = files(x=b"1", a_b_list=b"low")
+    assert words(whole[: 3 * 512 + 3]) == {"a/b/list": b"low"}
+
+
+@pytest.mark.parametrize("size_bytes", [3 * 512 + 2, 3 * 512, 2 * 512 + 9, 512])
+def test_a_layer_that_ends_before_it_is_refused(size_bytes):
+    with fails_with("image-malformed"):
+        words(files(x=b"1", a_b_list=b"low")[:size_bytes])
+
+
 def test_text_is_no_layer():
     with fails_with("image-malformed"):
         words(b"hello\n" * 200)
