@@ -278,6 +278,16 @@ def _warnings(policy: Policy) -> list[str]:
             found.append(f"nobody can use the {authority} authority: {len(live)} owners are left")
         elif len(live) == rule.threshold and authority is not Authority.ROUTE:
             found.append(f"losing one owner ends the {authority} authority")
+    voices = {
+        policy.keys[keyid].owner
+        for keyid in policy.release.keys
+        if keyid not in policy.revoked_keys
+    }
+    if policy.identities and len(voices) < policy.release.threshold:
+        found.append(
+            f"hosts refuse every release: they count keys, {len(voices)} owners have one, and "
+            f"{policy.release.threshold} must sign"
+        )
     found += [
         f"{row['key']} of {row['owner']} covers no release that may still be installed"
         for row in signer_rows(policy)

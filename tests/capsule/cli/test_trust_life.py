@@ -215,6 +215,21 @@ def test_check_warns_when_nobody_can_freeze_a_route_any_more(desk):
     assert "nobody can use the route authority: 0 owners are left" in answer["warnings"]
 
 
+def test_check_warns_when_only_identities_could_meet_the_threshold(desk):
+    root = desk.folder / "root.json"
+    root.write_text("{}")
+    words = (
+        "--identity", "build", "https://issuer.example", "https://git.example/a/b@refs/heads/main",
+        "--trusted-root", root, "--release-threshold", "3",
+    )  # fmt: skip
+    assert revise(desk, *words)[0] == 0
+    _, answer = desk.run("trust", "check", desk.folder / "next.json", "--json")
+    assert any(
+        warning.startswith("hosts refuse every release: they count keys, 2 owners")
+        for warning in answer["warnings"]
+    ), answer
+
+
 def test_keyless_identities_are_pinned_whole_with_their_root(desk):
     root = desk.folder / "root.json"
     root.write_text("{}")
