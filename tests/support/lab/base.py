@@ -13,7 +13,7 @@ from pathlib import Path
 
 from support.lab.commands import LabError, command
 
-__all__ = ["base_tree", "cache_folder"]
+__all__ = ["base_tree", "cache_folder", "mirror"]
 
 _SUITE = "bookworm"
 _PACKAGES = (
@@ -85,7 +85,7 @@ def _make(tree: Path) -> None:
         f"--cache-dir={debs}",
         _SUITE,
         tree,
-        _mirror(),
+        mirror(),
         timeout_s=_TIMEOUT_S,
     )
     for name, text in _FILES.items():
@@ -104,7 +104,7 @@ def _make(tree: Path) -> None:
     command("chroot", tree, "apt-get", "clean")
 
 
-def _mirror() -> str:
+def mirror() -> str:
     """Return where this machine's own apt gets Debian from; none is named here."""
     told = os.environ.get("CAPSULE_LAB_MIRROR")
     if told:

@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 __all__ = ["LabError", "command", "installed", "wait_until"]
 
@@ -53,8 +54,10 @@ def command(
     return subprocess.CompletedProcess(argv, done.returncode, output, error)
 
 
-def installed() -> None:
+def installed(more: Mapping[str, str] = MappingProxyType({})) -> None:
     """Make sure that root runs this and that every command is there, installing what is missing.
+
+    `more` are commands of a single run, each with the Debian package that brings it.
 
     Raises:
         LabError: not root, or a package can't be installed.
@@ -62,7 +65,8 @@ def installed() -> None:
     if os.geteuid() != 0:
         message = "the lab boots hosts: it needs to be root"
         raise LabError(message)
-    missing = sorted({package for name, package in _NEEDED.items() if shutil.which(name) is None})
+    needed = {**_NEEDED, **more}
+    missing = sorted({package for name, package in needed.items() if shutil.which(name) is None})
     if missing:
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
         command("apt-get", "-qq", "update", timeout_s=300)
