@@ -15,7 +15,7 @@ from capsule.builder.config import (
     load_release,
 )
 from capsule.builder.content_cache import ContentCache
-from capsule.builder.git_source import open_work_tree
+from capsule.builder.git_source import is_of_work_tree, open_work_tree
 from capsule.builder.lockfile import load_lock
 from capsule.builder.pins import check_complete
 from capsule.builder.resolve import resolve_release
@@ -96,12 +96,6 @@ def _is_decided_by_commit(release: ReleaseSource, top: Path) -> bool:
     for item in release.components:
         if isinstance(item, ToolSource) and isinstance(item.origin, PathOrigin):
             return False
-        if isinstance(item, GitSource):
-            folder = (release.folder / item.path).resolve()
-            if not folder.is_relative_to(top) or any(
-                (place / ".git").exists()
-                for place in (folder, *folder.parents)
-                if place != top and place.is_relative_to(top)
-            ):
-                return False
+        if isinstance(item, GitSource) and not is_of_work_tree(release.folder / item.path, top):
+            return False
     return True

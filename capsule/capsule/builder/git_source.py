@@ -32,6 +32,7 @@ __all__ = [
     "clone_at",
     "committed_entries",
     "find_work_tree",
+    "is_of_work_tree",
     "open_work_tree",
     "source_input",
 ]
@@ -107,6 +108,16 @@ def find_work_tree(folder: Path) -> WorkTree:
     commit, tree, date_s = line.decode().split()
     return WorkTree(
         top=Path(top), prefix=prefix, source=Source(commit=commit, tree=tree, date_s=int(date_s))
+    )
+
+
+def is_of_work_tree(folder: Path, top: Path) -> bool:
+    """Say whether a folder belongs to the work tree at `top`, and to none that lies inside it."""
+    place = folder.resolve()
+    return place.is_relative_to(top) and not any(
+        (parent / ".git").exists()
+        for parent in (place, *place.parents)
+        if parent != top and parent.is_relative_to(top)
     )
 
 

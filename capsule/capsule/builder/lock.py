@@ -11,10 +11,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from capsule.builder.config import ReleaseSource, ToolSource
+from capsule.builder.config import GitSource, ReleaseSource, ToolSource
 from capsule.builder.content_cache import ContentCache
+from capsule.builder.git_source import find_work_tree, is_of_work_tree
 from capsule.builder.images.component import fetch_images, pin_images
-from capsule.builder.lockfile import LockFile, ToolPin, WheelPin, WheelSet
+from capsule.builder.lockfile import LockFile, SourcePin, ToolPin, WheelPin, WheelSet
 from capsule.builder.nix.component import fetch_closures, pin_closures
 from capsule.builder.resolve import (
     Question,
@@ -51,7 +52,7 @@ def lock_release(
     Raises:
         Refused: `requirement-*`, `requirements-*`, `marker-unknowable`, `wheel-*`, `tool-*`,
             `url-digest-mismatch`, `archive-refused`, `zip-refused`, `path-invalid`, `image-*`,
-            `nix-*`.
+            `nix-*`, `source-not-git`.
         Failed: `wheel-fetch-failed`, `url-fetch-failed`, `image-fetch-failed`, `nix-failed`,
             `nix-path-unavailable`, `cache-failed`.
     """
@@ -75,6 +76,7 @@ def lock_release(
     wheels = {(q.name, q.target.name): pins for q, pins in answers if q.component is not None}
     runtime = {q.target.name: pins for q, pins in answers if q.component is None}
     lock = LockFile(
+        sources=_pin_sources(release, report=report),
         locked_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         locked_by=locked_by,
         wheels=wheels,
@@ -132,6 +134,20 @@ def _answer(question: Question, cache: ContentCache, previous: LockFile | None) 
         target=question.target.description,
         wheels=tuple(wheel.pin for wheel in wheels),
     )
+
+
+def _pin_sources(release: ReleaseSource, *, report: Callable[[str], None]) -> dict[str, SourcePin]:
+    """Return the commits of sources that the commit of the release says nothing of."""
+    found = {}
+    for item in release.components:
+        if not isinstance(item, GitSource):
+            continue
+        folder = release.folder / item.path
+        if not is_of_work_tree(folder, find_work_tree(release.folder).top):
+            report(item.name)
+            source = find_work_tree(folder).source
+            found[item.name] = SourcePin(commit=source.commit, tree=source.tree)
+    return found
 
 
 def _kept_to(question: Question, pins: WheelSet) -> tuple[Wanted, ...]:

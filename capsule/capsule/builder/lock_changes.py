@@ -50,7 +50,7 @@ def without_pins_of(lock: LockFile, names: Iterable[str]) -> tuple[LockFile, fro
     runtime = kept({("runtime", platform): pins for platform, pins in lock.runtime.items()})
     for names_of in (lock.images, lock.closures):
         known.update(component for component, _ in names_of if component in wanted)
-    known.update(lock.tools.keys() & wanted)
+    known.update((lock.tools.keys() | lock.sources.keys()) & wanted)
     return (
         LockFile(
             locked_at=lock.locked_at,
@@ -58,6 +58,7 @@ def without_pins_of(lock: LockFile, names: Iterable[str]) -> tuple[LockFile, fro
             wheels=wheels,
             runtime={platform: pins for (_, platform), pins in runtime.items()},
             tools={name: pin for name, pin in lock.tools.items() if name not in wanted},
+            sources={name: pin for name, pin in lock.sources.items() if name not in wanted},
             images={keys: pin for keys, pin in lock.images.items() if keys[0] not in wanted},
             closures={keys: pin for keys, pin in lock.closures.items() if keys[0] not in wanted},
         ),
@@ -76,6 +77,8 @@ def _pins(lock: LockFile) -> dict[str, str]:
             found[f"{where}: {wheel.name}"] = f"{wheel.file}, sha256:{wheel.sha256}"
     for name, tool in lock.tools.items():
         found[f"tools.{name}"] = f"sha256:{tool.sha256}"
+    for name, source in lock.sources.items():
+        found[f"sources.{name}"] = f"commit {source.commit}, tree {source.tree}"
     for (name, platform), image in lock.images.items():
         found[f"images.{name}.{platform}"] = f"sha256:{image.manifest_sha256}"
         found[f"images.{name}.{platform}: input"] = f"sha256:{image.input_sha256}"

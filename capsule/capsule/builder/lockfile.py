@@ -26,6 +26,7 @@ __all__ = [
     "LockFile",
     "NixPath",
     "NixPin",
+    "SourcePin",
     "ToolPin",
     "WheelPin",
     "WheelSet",
@@ -73,6 +74,14 @@ class ToolPin:
 
     sha256: str
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePin:
+    """The commit of a source in another work tree than the release's own, and its tree."""
+
+    commit: str
+    tree: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +140,7 @@ class LockFile:
     wheels: Mapping[tuple[str, str], WheelSet] = field(default_factory=dict)
     runtime: Mapping[str, WheelSet] = field(default_factory=dict)
     tools: Mapping[str, ToolPin] = field(default_factory=dict)
+    sources: Mapping[str, SourcePin] = field(default_factory=dict)
     images: Mapping[tuple[str, str], ImagePin] = field(default_factory=dict)
     closures: Mapping[tuple[str, str], NixPin] = field(default_factory=dict)
 
@@ -140,6 +150,7 @@ class LockFile:
             dict(self.wheels) == dict(other.wheels)
             and dict(self.runtime) == dict(other.runtime)
             and dict(self.tools) == dict(other.tools)
+            and dict(self.sources) == dict(other.sources)
             and dict(self.images) == dict(other.images)
             and dict(self.closures) == dict(other.closures)
         )
@@ -178,6 +189,14 @@ class _SetDocument(_Document):
 class _ToolDocument(_Document):
     sha256: Sha256
     size_bytes: Annotated[int, Field(ge=0)]
+
+
+GitId = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
+
+
+class _SourceDocument(_Document):
+    commit: GitId
+    tree: GitId
 
 
 class _ImageDocument(_Document):
@@ -227,6 +246,7 @@ class _LockDocument(_Document):
     wheels: dict[str, dict[str, _SetDocument]] = Field(default_factory=dict)
     runtime: dict[str, _SetDocument] = Field(default_factory=dict)
     tools: dict[str, _ToolDocument] = Field(default_factory=dict)
+    sources: dict[str, _SourceDocument] = Field(default_factory=dict)
     images: dict[str, dict[str, _ImageDocument]] = Field(default_factory=dict)
     nix: dict[str, dict[str, _NixDocument]] = Field(default_factory=dict)
 
@@ -284,6 +304,9 @@ def decode_lock(raw: bytes, *, where: str = "release.lock") -> LockFile:
         tools=MappingProxyType(
             {n: ToolPin(**item.model_dump()) for n, item in document.tools.items()}
         ),
+        sources=MappingProxyType(
+            {n: SourcePin(**item.model_dump()) for n, item in document.sources.items()}
+        ),
         images=MappingProxyType(
             {
                 (component, platform): ImagePin(**item.model_dump())
@@ -319,6 +342,13 @@ def encode_lock(lock: LockFile) -> bytes:
             f"[{_keys(('tools', name))}]",
             f"sha256 = {_text(tool.sha256)}",
             f"size_bytes = {tool.size_bytes}",
+        ]
+    for name, source in sorted(lock.sources.items()):
+        lines += [
+            "",
+            f"[{_keys(('sources', name))}]",
+            f"commit = {_text(source.commit)}",
+            f"tree = {_text(source.tree)}",
         ]
     for keys, image in sorted(lock.images.items()):
         lines += [

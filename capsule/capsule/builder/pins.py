@@ -4,8 +4,9 @@ A release is complete when every input is resolved to a digest. What is open can
 same commit could become another release tomorrow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from capsule.builder.config import (
     GitSource,
@@ -13,7 +14,7 @@ from capsule.builder.config import (
     ToolSource,
     UrlOrigin,
 )
-from capsule.builder.git_source import open_work_tree
+from capsule.builder.git_source import is_of_work_tree, open_work_tree
 from capsule.builder.images.component import image_pins
 from capsule.builder.lockfile import LockFile
 from capsule.builder.nix.component import closure_pins
@@ -49,7 +50,7 @@ def release_pins(release: ReleaseSource, lock: LockFile | None) -> tuple[Pin, ..
     """
     known = lock or _EMPTY
     found = [
-        *_source_pins(release),
+        *_source_pins(release, known),
         *_wheel_pins(release, known),
         *_tool_pins(release, known),
         *_image_pins(release, known),
@@ -84,7 +85,7 @@ def check_complete(release: ReleaseSource, lock: LockFile) -> None:
     Raises:
         Refused: `manifest-incomplete` with all that is open; as `release_pins`.
     """
-    pins = [*_wheel_pins(release, lock), *_tool_pins(release, lock),
+    pins = [*_source_pins(release, lock), *_wheel_pins(release, lock), *_tool_pins(release, lock),
             *_image_pins(release, lock), *_closure_pins(release, lock)]  # fmt: skip
     missing = [pin for pin in pins if pin.digest is None and pin.why == _UNPINNED]
     if missing:
@@ -105,20 +106,35 @@ def incomplete(pins: "list[Pin]") -> Refused:
 _UNPINNED = "the lock has no pin"
 
 
-def _source_pins(release: ReleaseSource) -> Iterator[Pin]:
-    folders = {"release.toml": release.folder}
+def _source_pins(release: ReleaseSource, lock: LockFile) -> Iterator[Pin]:
+    top = yield from _committed("source", release.folder, None)
     for item in release.components:
         if isinstance(item, GitSource):
-            folders[item.name] = release.folder / item.path
-    for name, folder in folders.items():
-        where = "source" if name == "release.toml" else _where(name, "all platforms")
-        try:
-            source = open_work_tree(folder).source
-        except Refused as error:
-            yield Pin(where=where, kind="git-commit", name="commit", digest=None, why=error.what)
-            continue
-        yield Pin(where=where, kind="git-commit", name="commit", digest=_git(source.commit))
-        yield Pin(where=where, kind="git-tree", name="tree", digest=_git(source.tree))
+            folder = release.folder / item.path
+            is_own = top is not None and is_of_work_tree(folder, top)
+            pin = lock.sources.get(item.name)
+            wanted = "" if is_own else pin.commit if pin else _UNPINNED
+            yield from _committed(_where(item.name, "all platforms"), folder, wanted)
+
+
+def _committed(where: str, folder: Path, wanted: str | None) -> Generator[Pin, None, Path | None]:
+    """Yield commit and tree of a source, or why it has none; return the top of its work tree.
+
+    `wanted` is the commit that is pinned for a source of another work tree, or why there is none.
+    """
+    try:
+        work_tree = open_work_tree(folder)
+    except Refused as error:
+        yield Pin(where=where, kind="git-commit", name="commit", digest=None, why=error.what)
+        return None
+    source = work_tree.source
+    if wanted and wanted != source.commit:
+        why = wanted if wanted == _UNPINNED else _STALE
+        yield Pin(where=where, kind="git-commit", name="commit", digest=None, why=why)
+        return work_tree.top
+    yield Pin(where=where, kind="git-commit", name="commit", digest=_git(source.commit))
+    yield Pin(where=where, kind="git-tree", name="tree", digest=_git(source.tree))
+    return work_tree.top
 
 
 def _wheel_pins(release: ReleaseSource, lock: LockFile) -> Iterator[Pin]:

@@ -27,7 +27,7 @@ from capsule.builder.config import (
     WheelsSource,
 )
 from capsule.builder.content_cache import ContentCache
-from capsule.builder.git_source import open_work_tree, source_input
+from capsule.builder.git_source import is_of_work_tree, open_work_tree, source_input
 from capsule.builder.images.component import image_inputs
 from capsule.builder.lockfile import LockFile, ToolPin, WheelPin, WheelSet
 from capsule.builder.model import ComponentInput, External, InputEntry
@@ -119,18 +119,18 @@ def resolve_release(
         Failed: `source-git-failed`, `wheel-fetch-failed`, `url-fetch-failed`,
             `image-fetch-failed`, `nix-path-unavailable`, `cache-failed`.
     """
-    source = open_work_tree(release.folder).source
+    work_tree = open_work_tree(release.folder)
     components: list[ComponentInput] = []
     for component in release.components:
         platforms = tuple(sorted(component.platforms))
         if isinstance(component, GitSource):
             report(component.name)
-            item, _ = source_input(
-                component.name,
-                release.folder / component.path,
-                include=component.include,
-                platforms=platforms,
+            folder = release.folder / component.path
+            item, source = source_input(
+                component.name, folder, include=component.include, platforms=platforms
             )
+            if not is_of_work_tree(folder, work_tree.top):
+                _check_source(component, source, lock)
             components.append(item)
         elif is_plain_tool(component):
             report(component.name)
@@ -149,7 +149,7 @@ def resolve_release(
     components += image_inputs(release, cache, lock.images, report=report)
     components += nix_inputs(release, cache, lock.closures, report=report)
     components.sort(key=lambda item: (item.name, item.platforms))
-    return Resolved(source=source, components=tuple(components))
+    return Resolved(source=work_tree.source, components=tuple(components))
 
 
 def questions(release: ReleaseSource) -> tuple[Question, ...]:
@@ -326,6 +326,19 @@ def _question(
         input_sha256=input_digest(component.origin.requirement.encode()),
         base=release.folder,
     )
+
+
+def _check_source(component: GitSource, source: Source, lock: LockFile) -> None:
+    """Refuse a source whose own work tree is at another commit than was locked."""
+    pin = lock.sources.get(component.name)
+    if pin is None or (pin.commit, pin.tree) != (source.commit, source.tree):
+        raise Refused(
+            "lock-stale",
+            "the lock pins another commit of a source",
+            expected=pin.commit if pin else "a pin",
+            got=source.commit,
+            where=f"release.lock: sources.{component.name}",
+        )
 
 
 def _check_tool(component: ToolSource, pin: ToolPin, lock: LockFile) -> None:

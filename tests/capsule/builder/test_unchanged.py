@@ -1,16 +1,17 @@
 """A build that would change nothing is not done, and every build that would is."""
 
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
 
 import pytest
 
 from capsule.builder.build import build_release
 from capsule.builder.build_twice import check_reproducible, first_difference
+from capsule.builder.lock_changes import lock_changes, without_pins_of
+from capsule.builder.lockfile import SourcePin, decode_lock, encode_lock, load_lock
 from capsule.builder.remembered import Memory
 from capsule.builder.unchanged import KnownBuilds
-from capsule_manifest.errors import Refused
 from support.failures import fails_with
 from support.indexes import cache_of
 from support.locked_release import silent
@@ -64,7 +65,6 @@ class Builder:
 
         from capsule.builder.config import load_release
         from capsule.builder.lock import lock_release
-        from capsule.builder.lockfile import encode_lock
 
         lock = lock_release(
             load_release(self.path), self.cache(), previous=None,
@@ -181,15 +181,56 @@ def test_a_tool_from_a_path_is_read_every_time(builder):
     assert builder.recall() is None
 
 
-def test_a_source_in_another_work_tree_is_read_every_time(builder):
-    other = Repository(builder.folder / "other")
-    other.commit({"lib.py": b"y = 1\n"})
+@pytest.fixture
+def other(builder):
+    """A source in a work tree beside that of the release."""
+    made = Repository(builder.folder / "other")
+    made.commit({"lib.py": b"y = 1\n"})
     builder.write(1, '[components.lib]\nkind = "source"\npath = "../other"\n')
-    try:
-        builder.build()
-    except Refused as error:
-        assert error.error_id in {"release-invalid", "path-invalid"}  # noqa: PT017  # not allowed
+    return made
+
+
+@pytest.mark.usefixtures("other")
+def test_a_source_in_another_work_tree_is_read_every_time(builder):
+    builder.build()
     assert builder.recall() is None
+
+
+def test_a_source_in_another_work_tree_is_pinned_at_its_commit(builder, other):
+    lock = load_lock(builder.path.with_name("release.lock"))
+    commit, tree = other.git("rev-parse", "HEAD", "HEAD^{tree}").split()
+    assert lock.sources == {"lib": SourcePin(commit=commit, tree=tree)}
+    assert decode_lock(encode_lock(lock)) == lock
+    first = builder.build().answer.capsule
+    shutil.rmtree(builder.output)
+    other.commit({"lib.py": b"y = 2\n"})
+    with fails_with("lock-stale") as caught:
+        builder.build()
+    assert commit in str(caught.value)
+    builder.lock()
+    assert builder.build().answer.capsule != first
+
+
+def test_a_source_in_another_work_tree_without_a_pin_is_an_open_input(builder, other):
+    path = builder.path.with_name("release.lock")
+    lock = load_lock(path)
+    path.write_bytes(encode_lock(replace(lock, sources={})))
+    with fails_with("manifest-incomplete") as caught:
+        builder.build()
+    assert "lib for all platforms: commit" in str(caught.value)
+    assert [change.where for change in lock_changes(replace(lock, sources={}), lock)] == [
+        "sources.lib"
+    ]
+    assert without_pins_of(lock, ["lib"])[0].sources == {}
+    assert other.folder.is_dir()
+
+
+def test_a_work_tree_inside_the_release_is_another(builder):
+    inner = Repository(builder.repository.folder / "local" / "inner")
+    inner.commit({"lib.py": b"y = 1\n"})
+    builder.write(1, '[components.lib]\nkind = "source"\npath = "local/inner"\n')
+    lock = load_lock(builder.path.with_name("release.lock"))
+    assert lock.sources["lib"].commit == inner.git("rev-parse", "HEAD")
 
 
 # --- a second build elsewhere ---------------------------------------------------------------------
