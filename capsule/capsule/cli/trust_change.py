@@ -180,12 +180,13 @@ def _export(
 @click.command("sign", epilog="Example: capsule trust sign /media/usb/trust --key second.key")
 @click.argument("medium", type=_FOLDER)
 @click.option("--key", "key", type=_FILE, required=True, help="A key with trust authority.")
-def _sign(medium: Path, key: Path) -> None:
+@click.option("--digest", help="Sign only the policy with this digest, as `trust show` prints it.")
+def _sign(medium: Path, key: Path, digest: str | None) -> None:
     """Add another owner's signature to what a medium holds."""
     from capsule.trust.medium import Medium  # tuf costs more than most commands
 
     signer = load_signer(key)
-    written = Medium(medium).add_signature(signer)
+    written = Medium(medium).add_signature(signer, digest=digest)
     click.echo(f"{medium}: policy version {written.policy} signed with key {signer.public.short}")
 
 

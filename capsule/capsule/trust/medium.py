@@ -25,6 +25,7 @@ from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Tar
 from tuf.api.serialization.json import JSONSerializer
 
 from capsule.durable import make_folder, read_bounded, replace_file
+from capsule.trust.roles import role_set, root_of, trust_of
 from capsule.trust.tuf_keys import MetadataSigner, tuf_key
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.envelope import RECORD_LIMITS, Envelope, decode_record, encode_record, sign
@@ -32,7 +33,7 @@ from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.keys import Signer
 from capsule_manifest.policy import POLICY_TYPE, Policy, decode_policy, encode_policy
 
-__all__ = ["Medium", "Written", "read_regular", "role_set"]
+__all__ = ["Medium", "Written", "read_regular"]
 
 METADATA_BYTES_MAX: Final = 5_000_000
 TRUSTED_ROOT_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -44,7 +45,6 @@ _RECORDS_MAX: Final = 1000
 _RECORDS_BYTES_MAX: Final = 12_000_000
 _RECORDS_MANY: Final = 500
 _VERSIONS_KEPT: Final = 50
-_TOP_LEVEL: Final = ("root", "targets", "snapshot", "timestamp")
 _ROOT_LIFETIMES: Final = 4
 _SERIALIZER: Final = JSONSerializer(compact=False)
 
@@ -160,19 +160,24 @@ class Medium:
         self._prune()
         return Written(policy=policy.version, metadata=version, root=root, expires=expires)
 
-    def add_signature(self, signer: Signer) -> Written:
+    def add_signature(self, signer: Signer, *, digest: str | None = None) -> Written:
         """Sign what the medium holds: its newest root, its targets, and its newest policy.
+
+        Nobody signs more than the policy that he has seen, whose `digest` he may give: root and
+        targets must say what it says, or they would hand over trust to whom it doesn't name.
 
         Raises:
             Refused: `authority-denied` when neither the newest root nor the one before names the
-                key; `trust-medium-incomplete`, `trust-malformed`.
-            Failed: `controller-disk`.
+                key; `trust-mixed`, `trust-malformed`.
+            Failed: `trust-medium-incomplete`, `controller-disk`.
         """
         roots = self.roots()
         raw = read_regular(self.targets / "policy.json", RECORD_LIMITS.size_bytes_max)
         if not roots or raw is None:
             raise Failed("trust-medium-incomplete", "a medium is not whole", where=self.folder)
         policy = decode_policy(raw, where=str(self.targets / "policy.json"))
+        targets = self._load(Targets, "targets.json")
+        self._check_signed(policy, sha256_text(raw), roots[-1].signed, targets.signed, digest)
         ours = tuf_key(signer.public).keyid
         named = [ours in root.signed.roles[Root.type].keyids for root in roots[-2:]]
         if not any(named):
@@ -180,7 +185,6 @@ class Medium:
         newest = roots[-1]
         newest.sign(MetadataSigner(signer), append=True)
         self._put(newest, f"{newest.signed.version}.root.json")
-        targets = self._load(Targets, "targets.json")
         if named[-1]:
             targets.sign(MetadataSigner(signer), append=True)
             self._put(targets, "targets.json")
@@ -193,6 +197,33 @@ class Medium:
         )
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _check_signed(
+        self, policy: Policy, held: str, root: Root, targets: Targets, digest: str | None
+    ) -> None:
+        if digest is not None and digest != held:
+            raise Refused(
+                "trust-mixed", "the medium holds another policy than the one to be signed",
+                expected=digest, got=held, where=self.folder,
+            )  # fmt: skip
+        wanted = {"policy.json": held}
+        if policy.trusted_root is not None:
+            wanted["trusted_root.json"] = policy.trusted_root
+        named = {
+            name: f"sha256:{target.hashes.get('sha256')}"
+            for name, target in targets.targets.items()
+        }
+        if named != wanted or targets.delegations is not None:
+            raise Refused(
+                "trust-mixed", "the targets on the medium are not those of its policy",
+                expected=wanted, got=named, where=self.metadata / "targets.json",
+            )  # fmt: skip
+        if role_set(root) != role_set(root_of(policy, root.version, root.expires)):
+            raise Refused(
+                "trust-mixed", "the newest root names other keys than the policy",
+                expected=f"the {len(policy.trust.keys)} trust keys of version {policy.version}",
+                where=self.metadata,
+            )  # fmt: skip
 
     def _check_export(
         self, policy: Policy, signers: Sequence[Signer], trusted_root: bytes | None
@@ -239,17 +270,8 @@ class Medium:
         roots = self.roots()
         last = roots[-1].signed if roots else None
         lifetime = timedelta(days=days * _ROOT_LIFETIMES)
-        wanted = Root(
-            version=(last.version if last else 0) + 1,
-            expires=(now + lifetime).replace(microsecond=0),
-            consistent_snapshot=False,
-        )
-        for keyid in policy.trust.keys:
-            if keyid not in policy.revoked_keys:
-                for role in _TOP_LEVEL:
-                    wanted.add_key(tuf_key(policy.keys[keyid].key), role)
-        for role in ("root", "targets"):
-            wanted.roles[role].threshold = policy.trust.threshold
+        ends = (now + lifetime).replace(microsecond=0)
+        wanted = root_of(policy, (last.version if last else 0) + 1, ends)
         if last is not None and role_set(last) == role_set(wanted) and last.expires >= expires:
             return last.version
         metadata = Metadata(wanted)
@@ -283,7 +305,7 @@ class Medium:
         for path, record in zip(self._record_files(), self.records(), strict=True):
             policy = decode_policy(record.payload, where=str(path))
             files.setdefault(policy.version, []).append(path)
-            trust[policy.version] = _trust_of(policy)
+            trust[policy.version] = trust_of(policy)
         if sum(map(len, files.values())) <= _RECORDS_MANY:
             return
         versions = sorted(files)
@@ -319,14 +341,6 @@ class Medium:
         return metadata
 
 
-def role_set(root: Root) -> dict[str, tuple[frozenset[str], int]]:
-    """Return who holds each role by a root, and how many of them must sign."""
-    return {
-        name: (frozenset(root.roles[name].keyids), root.roles[name].threshold)
-        for name in _TOP_LEVEL
-    }
-
-
 def _remove(path: Path) -> None:
     # Not made durable: what comes back after a power loss is removed by the next export.
     try:
@@ -335,16 +349,6 @@ def _remove(path: Path) -> None:
         raise Failed(
             "controller-disk", "a medium does not let go of a file", got=error, where=path
         ) from None
-
-
-def _trust_of(policy: Policy) -> object:
-    """Return who can sign the next policy, and how many of them must."""
-    holders = {
-        (keyid, policy.keys[keyid].owner)
-        for keyid in policy.trust.keys
-        if keyid not in policy.revoked_keys
-    }
-    return frozenset(holders), policy.trust.threshold
 
 
 def read_regular(path: Path, size_bytes_max: int) -> bytes | None:
