@@ -33,6 +33,7 @@ __all__ = [
     "committed_entries",
     "find_work_tree",
     "is_of_work_tree",
+    "nearest_top",
     "open_work_tree",
     "source_input",
 ]
@@ -111,14 +112,15 @@ def find_work_tree(folder: Path) -> WorkTree:
     )
 
 
-def is_of_work_tree(folder: Path, top: Path) -> bool:
+def is_of_work_tree(folder: Path, top: Path | None) -> bool:
     """Say whether a folder belongs to the work tree at `top`, and to none that lies inside it."""
+    return nearest_top(folder) == top
+
+
+def nearest_top(folder: Path) -> Path | None:
+    """Return the work tree that a folder lies in, with or without a commit; None if in none."""
     place = folder.resolve()
-    return place.is_relative_to(top) and not any(
-        (parent / ".git").exists()
-        for parent in (place, *place.parents)
-        if parent != top and parent.is_relative_to(top)
-    )
+    return next((path for path in (place, *place.parents) if (path / ".git").exists()), None)
 
 
 def source_input(

@@ -13,7 +13,7 @@ from typing import Final
 
 from capsule.builder.config import GitSource, ReleaseSource, ToolSource
 from capsule.builder.content_cache import ContentCache
-from capsule.builder.git_source import find_work_tree, is_of_work_tree
+from capsule.builder.git_source import find_work_tree, is_of_work_tree, nearest_top
 from capsule.builder.images.component import fetch_images, pin_images
 from capsule.builder.lockfile import LockFile, SourcePin, ToolPin, WheelPin, WheelSet
 from capsule.builder.nix.component import fetch_closures, pin_closures
@@ -139,11 +139,13 @@ def _answer(question: Question, cache: ContentCache, previous: LockFile | None) 
 def _pin_sources(release: ReleaseSource, *, report: Callable[[str], None]) -> dict[str, SourcePin]:
     """Return the commits of sources that the commit of the release says nothing of."""
     found = {}
+    # A release may be locked before its first commit.
+    top = nearest_top(release.folder)
     for item in release.components:
         if not isinstance(item, GitSource):
             continue
         folder = release.folder / item.path
-        if not is_of_work_tree(folder, find_work_tree(release.folder).top):
+        if not is_of_work_tree(folder, top):
             report(item.name)
             source = find_work_tree(folder).source
             found[item.name] = SourcePin(commit=source.commit, tree=source.tree)

@@ -225,6 +225,14 @@ def test_a_source_in_another_work_tree_without_a_pin_is_an_open_input(builder, o
     assert other.folder.is_dir()
 
 
+def test_a_release_is_locked_before_its_first_commit(builder):
+    shutil.rmtree(builder.repository.folder / ".git")
+    builder.lock()
+    builder.repository.git("init", "--quiet")
+    builder.lock()
+    assert load_lock(builder.path.with_name("release.lock")).sources == {}
+
+
 def test_a_work_tree_inside_the_release_is_another(builder):
     inner = Repository(builder.repository.folder / "local" / "inner")
     inner.commit({"lib.py": b"y = 1\n"})
