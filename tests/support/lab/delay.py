@@ -82,6 +82,9 @@ class DelayProxy:
             return
         try:
             await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
+        except asyncio.CancelledError:
+            # The proxy stops; who started this task would print that as a failure.
+            pass
         finally:
             writer.close()
             far_writer.close()
