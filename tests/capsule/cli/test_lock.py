@@ -164,6 +164,10 @@ def test_an_upgrade_of_what_the_lock_does_not_know_is_a_wrong_use(run):
 
 
 def test_choices_that_contradict_each_other_are_a_wrong_use(run):
-    for words in (("--fetch", "--refresh"), ("--fetch", "--upgrade", "deps"), ("--refresh", "--upgrade", "deps"),
-                  ("--fetch", "--check")):  # fmt: skip
+    for words in (
+        ("--fetch", "--refresh"),
+        ("--fetch", "--upgrade", "deps"),
+        ("--refresh", "--upgrade", "deps"),
+        ("--fetch", "--check"),
+    ):
         assert isinstance(run(*words).exception, click.UsageError)
