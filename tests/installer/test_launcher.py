@@ -136,3 +136,21 @@ def test_every_verb_has_a_help_with_an_example(host):
             done = run(host, verb, "--help")
             assert done.returncode == 0, verb
             assert b"Example" in done.stdout, verb
+
+
+def test_the_program_ends_with_its_answer_delivered_and_its_code_to_a_file_and_a_pipe(
+    host, tmp_path
+):
+    program = host / "opt/capsule/bin/capsule"
+    with (tmp_path / "out").open("wb") as file:
+        done = subprocess.run([program, "hello"], stdout=file, check=False)
+    assert done.returncode == 0
+    assert len(RecordReader().feed((tmp_path / "out").read_bytes())) == 1
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([program, "status"], stdout=full, stderr=full, check=False)
+    assert done.returncode != 0
+
+
+def test_the_program_ends_by_itself_without_any_output_to_write_to(host):
+    line = f"exec '{host}/opt/capsule/bin/capsule' enrol >&- 2>&-"
+    assert subprocess.run(["/bin/sh", "-c", line], check=False, timeout=60).returncode != 0

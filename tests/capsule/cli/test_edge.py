@@ -115,3 +115,32 @@ def test_a_reader_that_goes_away_ends_it_quietly():
 def test_asking_for_help_or_version_ends_with_0(capsys, word):
     assert main([word]) == 0
     assert capsys.readouterr().out.startswith(("capsule 0.", "Usage: capsule"))
+
+
+def test_output_that_does_not_fit_on_the_disk_is_no_success():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "capsule", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 20
+    assert "disk-full" in done.stderr
+
+
+def test_a_program_without_an_output_ends_well():
+    line = f"exec '{sys.executable}' -m capsule --help >&-"
+    assert subprocess.run(["/bin/sh", "-c", line], check=False).returncode == 0
+
+
+def test_what_was_registered_for_the_end_is_done():
+    script = (
+        "import atexit, sys\nfrom capsule.__main__ import run\nsys.argv[1:] = ['--version']\n"
+        "atexit.register(lambda: print('at the end', flush=True))\nrun()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "at the end")
