@@ -1,7 +1,7 @@
 """A closure of Nix on real hosts: staged like everything else, run where no Nix is, and beside one.
 
-The closure is made by Debian's Nix from Debian's own shell: its programs name their interpreter in
-the store, as those of nixpkgs do.
+The closure is made by Debian's Nix from Debian's own shell and C library: its programs name their
+interpreter and their libraries in the store, as those of nixpkgs do.
 """
 
 from dataclasses import dataclass
@@ -19,58 +19,29 @@ from capsule.builder.nix.program import Nix
 from capsule.builder.resolve import Resolved, resolve_release
 from capsule.builder.signing import sign_directory
 from capsule.stage import NodeStaged
+from capsule_manifest.errors import ExitCode
 from capsule_manifest.tree_entry import EntryKind
 from support import documents
 from support.capsules import MiniCapsule, real_runtime
+from support.greeting import GREETED, PACKAGES, greeting_flake
 from support.indexes import cache_of
+from support.lab.commands import wait_until
 from support.lab.controller import LabController
+from support.lab.packages import install_packages
 from support.nix import IsolatedNix, reason_without_nix
+from support.programs import lacking
 from support.repositories import Repository
 from support.runtimes import runtime_index
 
+LACKS = reason_without_nix() or lacking(PACKAGES)
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.root,
     pytest.mark.network,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(bool(reason_without_nix()), reason=reason_without_nix()),
+    pytest.mark.skipif(bool(LACKS), reason=LACKS),
 ]
 
-FLAKE = """\
-{
-  outputs = { self }:
-    let
-      make = name: environment: script: derivation (environment // {
-        inherit name; system = "x86_64-linux"; builder = "/bin/sh";
-        args = [ "-eu" "-c" script ]; PATH = "/bin:/usr/bin";
-      });
-      shell = make "shell-1.0" { } "mkdir -p $out/bin; cp -L /bin/sh /bin/sleep $out/bin/";
-      bulk = make "bulk-1.0" { } "mkdir $out; seq 1 7000000 > $out/numbers";
-      greet = make "greet-1.0" { inherit shell bulk; } ''
-        mkdir -p $out/bin
-        {
-          echo "#!$shell/bin/sh"
-          echo "read first < $bulk/numbers"
-          echo "echo \\"the first is \\$first\\" > /run/greet.txt"
-          echo "while :; do $shell/bin/sleep 1; done"
-        } > $out/bin/greet
-        chmod 755 $out/bin/greet
-        ln -s $bulk/numbers $out/numbers
-      '';
-    in {
-      capsule.x86_64-linux = {
-        components = { inherit greet; };
-        describe = {
-          schema = "capsule.nix/1";
-          components.greet = {
-            name = "greet"; kind = "toolchain"; bin = [ "bin/greet" ]; env = { };
-            storePath = "${greet}"; output = "out"; system = "x86_64-linux";
-          };
-        };
-      };
-    };
-}
-"""
 RELEASE = """\
 format = 1
 product = "acme/hello"
@@ -105,6 +76,10 @@ TimeoutStopSec=2
 [Install]
 WantedBy=multi-user.target
 """
+
+
+def nix(host, *command):
+    return host.run(*command, "--option", "build-users-group", "", timeout_s=60).stdout.strip()
 
 
 @dataclass(frozen=True)
@@ -149,7 +124,7 @@ def greeting(tmp_path, monkeypatch):
     runtime_index(tmp_path / "index", monkeypatch)
     work.commit(
         {
-            "flake.nix": FLAKE.encode(),
+            "flake.nix": greeting_flake(7_000_000),
             "release.toml": RELEASE.encode(),
             "hello.service": UNIT.encode(),
         }
@@ -179,26 +154,80 @@ def greeting(tmp_path, monkeypatch):
     )
 
 
-def install(controller, greeting):
+def stage(controller, greeting):
     staged = controller.stage(greeting.mini)
     assert isinstance(staged, NodeStaged), staged
+
+
+def install(controller, greeting):
     result = controller.install(greeting.mini)
-    assert result.result == "committed", result
+    assert result.result == "committed", result.receipt.receipt
     assert controller.serving() == greeting.mini.generation
-    assert controller.host.run("cat", "/run/greet.txt").stdout == "the first is 1\n"
+    assert controller.host.run("cat", "/run/greet.txt").stdout == GREETED
+    pid = controller.host.run("systemctl", "show", "--value", "-p", "MainPID", "hello.service")
+    maps = controller.host.run("cat", f"/proc/{int(pid.stdout)}/maps").stdout
+    libraries = {line.split()[-1] for line in maps.splitlines() if "libc" in line}
+    assert libraries
+    assert all(path.startswith("/nix/store/") for path in libraries), libraries
+
+
+def verify(host):
+    return host.run("/opt/capsule/bin/capsule", "verify", "--json", check=False, timeout_s=60)
+
+
+def edit(host, greeting):
+    """Edit a path of the staged closure, as an administrator would who wants to try something."""
+    generation = f"/opt/capsule/generations/{greeting.mini.generation}"
+    path = f"{generation}/greet/nix/store/{greeting.root}/bin/greet"
+    host.run("sh", "-c", f"rm {path} && echo '#!/bin/sh' > {path} && chmod 555 {path}")
 
 
 def test_a_closure_of_50_mb_runs_on_a_host_without_nix(host, greeting, tmp_path):
     assert greeting.content_bytes >= 50_000_000
     assert not host.path("/nix").exists()
-    install(LabController(host, tmp_path / "controller"), greeting)
+    controller = LabController(host, tmp_path / "controller")
+    stage(controller, greeting)
+    install(controller, greeting)
+    assert verify(host).returncode == ExitCode.DONE
+
+
+def test_an_edited_path_of_a_closure_is_found_and_mended(host, greeting, tmp_path):
+    controller = LabController(host, tmp_path / "controller")
+    stage(controller, greeting)
+    edit(host, greeting)
+    found = verify(host)
+    assert found.returncode == ExitCode.INTEGRITY
+    assert f"{greeting.root}/bin/greet" in found.stdout
+    stage(controller, greeting)
+    assert verify(host).returncode == ExitCode.DONE
+    install(controller, greeting)
+
+
+def test_a_hosts_own_nix_collects_its_garbage_and_the_staged_closure_stays(
+    host, greeting, tmp_path
+):
+    install_packages(host, "nix-bin")
+    own = nix(host, "nix-store", "--add", "/etc/debian_version")
+    controller = LabController(host, tmp_path / "controller")
+    stage(controller, greeting)
+    nix(host, "nix-collect-garbage", "-d")
+    assert not host.path(own).exists()
+    assert verify(host).returncode == ExitCode.DONE
+    install(controller, greeting)
+    nix(host, "nix-collect-garbage", "-d")
+    host.reboot()
+    wait_until(controller.serving, timeout_s=20, what="the release serves")
+    assert verify(host).returncode == ExitCode.DONE
 
 
 def test_the_store_of_a_hosts_own_nix_is_neither_used_nor_changed(host, greeting, tmp_path):
+    install_packages(host, "nix-bin")
+    nix(host, "nix-store", "--add", "/etc/debian_version")
     # An edited path of the same name: Nix would keep it as it is, and run it.
     evil = f"/nix/store/{greeting.root}/bin/greet"
-    host.write("/nix/var/nix/db/db.sqlite", b"")
     host.write(evil, "#!/bin/sh\necho evil > /run/greet.txt\nexec sleep 1000\n", 0o755)
     before = host.run("find", "/nix", "-printf", "%p %s %T@\\n").stdout
-    install(LabController(host, tmp_path / "controller"), greeting)
+    controller = LabController(host, tmp_path / "controller")
+    stage(controller, greeting)
+    install(controller, greeting)
     assert host.run("find", "/nix", "-printf", "%p %s %T@\\n").stdout == before
