@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -118,7 +119,7 @@ def test_asking_for_help_or_version_ends_with_0(capsys, word):
 
 
 def test_output_that_does_not_fit_on_the_disk_is_no_success():
-    with open("/dev/full", "wb") as full:
+    with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "capsule", "--help"],
             stdout=full,
