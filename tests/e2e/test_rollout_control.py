@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(240)
 
 LANES = {"a": ["n1", "n2"], "b": ["n3", "n4"]}
 # What is under way must still be so when it is interrupted, and silence must be told from work.
-SOAK_MS = 6_000
+SOAK_MS = 10_000
 SILENT_S = 15.0
 # Whatever is skipped in a fleet where nothing was installed serves nothing.
 NEW_FLEET = 6
