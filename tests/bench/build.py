@@ -249,6 +249,7 @@ def unpack(capsule: Path, folder: Path) -> None:
             path = folder / root.hex()[:8] / entry.path
             path.parent.mkdir(parents=True, exist_ok=True)
             if entry.kind is EntryKind.FILE:
+                assert entry.object is not None, "a file has content"
                 path.write_bytes(contents[entry.object] if entry.size_bytes else b"")
 
 
