@@ -170,17 +170,30 @@ def committed_entries(
 
 
 def clone_at(work_tree: WorkTree, folder: Path) -> None:
-    """Check the commit of a work tree out in a new folder, which shares no file with it.
+    """Check the commit of a work tree out in a new folder, which has no file of the other's.
+
+    Objects are read where they are, by their digests: nothing is copied, and a shallow clone or one
+    of another owner will do.
 
     Raises:
         Failed: `source-git-failed`.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    _git(
-        work_tree.top, *_filters_off(work_tree.top), "clone", "--quiet", "--no-local",
-        "--no-checkout", "--template=", str(work_tree.top), str(folder),
-    )  # fmt: skip
+    top = work_tree.top
+    folder.mkdir(parents=True)
+    kind = "sha1" if len(work_tree.source.commit) == 40 else "sha256"
+    _git(folder, "init", "--quiet", "--template=", f"--object-format={kind}")
+    (folder / ".git/objects/info").mkdir(parents=True, exist_ok=True)
+    (folder / ".git/objects/info/alternates").write_text(f"{_git_path(top, 'objects')}\n")
+    shallow = _git_path(top, "shallow")
+    if shallow.exists():
+        (folder / ".git/shallow").write_bytes(shallow.read_bytes())
     _git(folder, "checkout", "--quiet", "--detach", work_tree.source.commit)
+
+
+def _git_path(top: Path, name: str) -> Path:
+    """Return where git keeps something, also for a work tree that shares its repository."""
+    found = _git(top, "rev-parse", "--git-path", name).decode().rstrip("\n")
+    return (top / found).resolve()
 
 
 def _check_clean(top: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capsule.builder.git_source import open_work_tree, source_input
+from capsule.builder.git_source import clone_at, open_work_tree, source_input
 from capsule_manifest.errors import Refused
 from capsule_manifest.tree_entry import EntryKind
 from support.repositories import Repository
@@ -255,3 +255,32 @@ def test_two_clones_in_other_folders_give_the_same_entries(repository, tmp_path)
         (e.path, e.mode, content(e)) for e in entries_of(repository.folder)
     ]
     assert open_work_tree(clone).source == open_work_tree(repository.folder).source
+
+
+@pytest.mark.parametrize("kind", ["whole", "shallow", "linked work tree", "sha256"])
+def test_a_commit_is_checked_out_elsewhere_with_the_same_entries(tmp_path, kind):
+    """A CI service has a shallow clone; a developer has work trees that share one repository."""
+    repository = Repository(tmp_path / "work")
+    if kind == "sha256":
+        other = tmp_path / "of-sha256"
+        repository.git("init", "--quiet", "--object-format=sha256", str(other))
+        repository.folder = other
+    repository.commit({"app/main.py": b"print(0)\n"})
+    repository.commit({**FILES, ".gitattributes": b"*.txt text eol=crlf\n"})
+    folder = repository.folder
+    if kind == "shallow":
+        folder = tmp_path / "shallow"
+        repository.git("clone", "--quiet", "--depth=1", f"file://{repository.folder}", str(folder))
+    elif kind == "linked work tree":
+        folder = tmp_path / "linked"
+        repository.git("worktree", "add", "--quiet", "--detach", str(folder))
+    work_tree = open_work_tree(folder)
+    clone = tmp_path / "deep" / "clone"
+    clone_at(work_tree, clone)
+    assert open_work_tree(clone).source == work_tree.source
+    there, here = entries_of(clone), entries_of(folder)
+    assert [(item.path, item.mode, content(item)) for item in there] == [
+        (item.path, item.mode, content(item)) for item in here
+    ]
+    (clone / "README.md").write_bytes(b"changed\n")
+    assert open_work_tree(folder).source == work_tree.source, "no file is shared"
