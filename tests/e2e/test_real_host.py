@@ -24,7 +24,7 @@ from capsule.stage import NodeStaged, Stager
 from capsule.transport.base import Limits
 from capsule.transport.local import LocalTransport
 from capsule_manifest.errors import CapsuleError, ExitCode, Failed
-from capsule_manifest.release import Budgets
+from capsule_manifest.release import Budgets, ComponentKind
 from support import documents
 from support.capsules import real_runtime, write_capsule
 from support.failures import fails_with
@@ -180,6 +180,16 @@ def test_a_release_is_staged_installed_proved_and_committed(fleet):
     hello = fleet.session.hello()
     assert (hello.current, hello.previous, hello.open_op) == (mini.generation, "absent", None)
     assert hello.runtime == mini.trees["runtime-bookworm"].hex()[:8]
+
+
+def test_an_image_travels_and_lies_in_the_generation_as_a_layout(fleet):
+    layout = {"oci-layout": b"{}", "index.json": b"[]", "blobs/sha256/ab": b"a layer"}
+    mini = fleet.capsule(1, {**GOOD, "base": layout}, kinds={"base": ComponentKind.IMAGE})
+    staged = fleet.stage(mini)
+    assert isinstance(staged, NodeStaged), staged
+    folder = fleet.root / "opt/capsule/generations" / mini.generation / "base"
+    assert {name: (folder / name).read_bytes() for name in layout} == layout
+    assert fleet.install(mini).result == "committed"
 
 
 def test_a_broken_release_is_restored_and_the_one_before_serves_again(fleet):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
 from capsule_manifest.digest import CapsuleId, ObjectId, object_id
 from capsule_manifest.envelope import IN_TOTO, encode_bundle, sign
@@ -113,10 +114,14 @@ def write_capsule(
     signers: Sequence[Signer] = (documents.RELEASE_KEY,),
     interpreter: str | None = sys.executable,
     soak_ms: int = 100,
+    kinds: Mapping[str, ComponentKind] = MappingProxyType({}),
 ) -> MiniCapsule:
-    """Write a capsule with one service and these source components; return what it is."""
+    """Write a capsule with one service and these components; return what it is.
+
+    A component is a source unless `kinds` says otherwise.
+    """
     contents: dict[str, tuple[ComponentKind, Files]] = {
-        name: (ComponentKind.SOURCE, files)
+        name: (kinds.get(name, ComponentKind.SOURCE), files)
         for name, files in (components or {"app": {"main.py": b"print('hello')\n"}}).items()
     }
     contents["runtime-bookworm"] = (ComponentKind.RUNTIME, runtime or fake_runtime())
