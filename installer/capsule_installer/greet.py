@@ -8,6 +8,7 @@ before what a delivery needs is imported, and `launch.py` comes here past the co
 import re
 import sys
 from contextlib import suppress
+from fcntl import F_SETPIPE_SZ, fcntl
 from typing import TYPE_CHECKING, Final, cast
 
 from capsule_installer import __version__
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["WIRE_VERSION", "answer", "hello", "take_delivery"]
 
 WIRE_VERSION: Final = 1
+_PIPE_BYTES: Final = 1024 * 1024
 _LISTING: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -67,6 +69,9 @@ def take_delivery(host: Host, *, greets: bool) -> None:
     Raises: as `receive_stream`.
     """
     stream = cast("BufferedReader", sys.stdin.buffer)
+    with suppress(OSError):
+        # As wide as a pipe may be, if it is one: both ends then wait for each other less often.
+        fcntl(stream, F_SETPIPE_SZ, _PIPE_BYTES)
     host.prepare()
     if greets:
         host.reporter.record("hello", hello(host))

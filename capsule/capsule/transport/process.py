@@ -4,6 +4,7 @@ One thread, three pipes, one `select`: whoever writes also reads, so neither sid
 other, and every wait ends at a deadline.
 """
 
+import fcntl
 import os
 import selectors
 import signal
@@ -20,7 +21,9 @@ from capsule_manifest.errors import Failed, Refused
 __all__ = ["ProcessChannel", "ended_channel"]
 
 _READ_BYTES: Final = 256 * 1024
-_WRITE_BYTES: Final = 64 * 1024
+_PIPE_BYTES: Final = 1024 * 1024
+"""What an unprivileged program may ask of a pipe. With the usual 64 KiB, writer and reader take
+turns many times a frame, and on a busy machine each turn is a wait."""
 _BUFFER_BYTES_MAX: Final = 64 * 1024 * 1024
 _STDERR_TAIL_BYTES: Final = 8 * 1024
 _END_S: Final = 2.0
@@ -54,6 +57,9 @@ class ProcessChannel:
         self._selector = selectors.DefaultSelector()
         for stream in (process.stdin, process.stdout, process.stderr):
             os.set_blocking(stream.fileno(), False)
+        with suppress(OSError):
+            # It works without: a user has so much of it in all.
+            fcntl.fcntl(process.stdin, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         for descriptor in self._outputs:
             self._selector.register(descriptor, selectors.EVENT_READ)
         self._open = set(self._outputs)
@@ -103,7 +109,7 @@ class ProcessChannel:
         try:
             while rest:
                 if self._input.fileno() in self._step():
-                    sent = self._send(rest[:_WRITE_BYTES])
+                    sent = self._send(rest[:_PIPE_BYTES])
                     if sent is None:
                         break
                     rest = rest[sent:]
