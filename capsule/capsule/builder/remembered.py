@@ -30,6 +30,7 @@ _ENTRIES_MAX: Final = 1024
 _ENTRY_BYTES_MAX: Final = 256 * 1024 * 1024
 _DIGEST_BYTES: Final = 32
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+_PACKAGE_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
 _PACKAGES: Final = ("capsule", "capsule_manifest", "capsule_installer")
 
 
@@ -133,14 +134,16 @@ def boot_name() -> str:
 
 
 def program_digest() -> str:
-    """Return what tells this builder from any other: its files, its Python, where it looks.
+    """Return what tells this builder from any other: its files, its Python, what is installed.
 
     Of files it is name, size and times, as the compiler's own cache of bytecode does it; a package
-    that was installed or removed beside them shows in the times of the folders on `sys.path`.
+    that was installed or removed shows in the times of the folder of packages. The other folders
+    where Python looks, such as the one that a command is started in, change with every file.
     """
-    digest = hashlib.sha256(sys.version.encode())
-    for folder in sys.path:
-        digest.update(f"{folder} {_state(Path(folder))}\n".encode(errors="surrogateescape"))
+    digest = hashlib.sha256(f"{sys.version} {os.environ.get('PYTHONPATH')}".encode())
+    for folder in map(Path, sys.path):
+        if folder.name in _PACKAGE_FOLDERS:
+            digest.update(f"{folder} {_state(folder)}\n".encode(errors="surrogateescape"))
     for package in _PACKAGES:
         module = sys.modules.get(package)
         for root in module.__path__ if module is not None else _found(package):

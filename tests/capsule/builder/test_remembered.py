@@ -1,6 +1,8 @@
 """What is remembered holds for one boot, one program and files that nobody touched."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,19 @@ def test_a_disk_that_can_not_be_written_is_no_error(tmp_path):
 def test_this_machine_and_this_program_have_names():
     assert boot_name()
     assert program_digest() == program_digest()
+
+
+def test_a_file_more_where_a_command_is_started_makes_no_other_program(tmp_path):
+    """The first build makes `dist/`, and `python -m` looks for modules where it is started."""
+    found = []
+    code = "from capsule.builder.remembered import program_digest; print(program_digest())"
+    for name in ("one", "two"):
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        found.append(done.stdout)
+        (tmp_path / name).mkdir()
+    assert found[0] == found[1]
 
 
 def test_a_spool_gives_back_what_was_put_however_it_is_asked(tmp_path):
