@@ -30,6 +30,9 @@ def encode_spdx(bill: Bill) -> bytes:
         "versionInfo": bill.version,
         "downloadLocation": _UNKNOWN,
         "filesAnalyzed": False,
+        "licenseDeclared": _UNKNOWN,
+        "licenseConcluded": _UNKNOWN,
+        "copyrightText": _UNKNOWN,
         "checksums": [_checksum(str(bill.capsule))],
     }
     return encode(
