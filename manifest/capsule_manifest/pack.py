@@ -24,6 +24,7 @@ from capsule_manifest.errors import Refused
 __all__ = [
     "FRAME_CONTENT_BYTES",
     "FRAME_CONTENT_BYTES_MAX",
+    "FRAME_LEVEL",
     "FRAME_TABLE_FOOTER_BYTES",
     "PACK_BYTES",
     "PACK_BYTES_MAX",
@@ -62,10 +63,12 @@ PACK_FRAMES_MAX: Final = 65_536
 WINDOW_LOG_MAX: Final = 27
 """Larger windows need `--long` everywhere and more memory than a host may have to spare."""
 
+FRAME_LEVEL: Final = 6
+"""The level that zstd compresses at. Another one changes packs, never an id."""
+
 FRAME_TABLE_FOOTER_BYTES: Final = 12
 """So many last bytes of a pack tell how long its frame table is."""
 
-_LEVEL = 6
 _RAW_BELOW_RATIO_PERCENT = 105
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _DIGEST_BYTES = 32
@@ -149,7 +152,7 @@ def cut_frames(objects: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     yield from cutter.finish()
 
 
-def encode_frame(content: bytes, *, level: int = _LEVEL) -> tuple[bytes, Codec]:
+def encode_frame(content: bytes, *, level: int = FRAME_LEVEL) -> tuple[bytes, Codec]:
     """Compress the content of one frame; keep it raw where that saves less than 5 percent.
 
     The result is one zstd frame with its content size, without checksum and dictionary id, made by
@@ -216,7 +219,7 @@ class PackWriter:
         """Say whether the next frame belongs into a new pack."""
         return self._offset >= PACK_BYTES
 
-    def add(self, content: bytes, *, level: int = _LEVEL) -> Frame:
+    def add(self, content: bytes, *, level: int = FRAME_LEVEL) -> Frame:
         """Compress `content` and write it as the next frame."""
         stored, codec = encode_frame(content, level=level)
         return self.add_encoded(content, stored, codec)

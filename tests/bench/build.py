@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsule.builder.packer import pack_name
-from capsule_manifest.pack import decode_frame
+from capsule_manifest.pack import FRAME_LEVEL, decode_frame
 from capsule_manifest.packing import PACKING_LIMITS, Content, decode_packing
 from capsule_manifest.tree import content_order, decode_tree
 from capsule_manifest.tree_entry import EntryKind
@@ -188,7 +188,7 @@ class BuildBench:
 
     def _by_tar(self, peer: str) -> Run:
         threads = {TAR: "-T1", TAR_ALL: "-T0"}[peer]
-        line = f'tar -C "$1" -cf - . | zstd -6 {threads} -q -c > "$2"'
+        line = f'tar -C "$1" -cf - . | zstd -{FRAME_LEVEL} {threads} -q -c > "$2"'
         words = ["bash", "-o", "pipefail", "-c", line, "tar"]
         return measured([*words, str(self._tree), str(self._folder / "tar.zst")], self._environment)
 
@@ -327,6 +327,7 @@ def main() -> int:
                 {"case": name, "metric": metric, "unit": unit, "ours": ours, "peers": values}
             )
             print(f"{name} {metric}: ours {ours}, {values}", file=sys.stderr)
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors", file=sys.stderr)
     missed = limits(medians, changed_bytes)
     for miss in missed:
         print(f"missed: {miss}", file=sys.stderr)
