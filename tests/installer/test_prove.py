@@ -46,15 +46,17 @@ class Scene:
     answer_at: object = field(default_factory=lambda: lambda _: "")
     process: ProcessFacts | None = FACTS
     now_ms: int = 0
+    asked: int = 0
 
     def state(self, unit):
+        self.asked += 1
         return self.state_at(self.now_ms)
 
     def __call__(self, address, timeout_ms):
         return self.answer_at(self.now_ms)
 
     def facts(self, pid):
-        return self.process
+        return self.process(self.now_ms) if callable(self.process) else self.process
 
     def boot_ms(self):
         return self.now_ms
@@ -126,6 +128,32 @@ def test_a_unit_may_need_a_while_until_it_answers():
 def test_everything_else_proves_nothing(scene):
     with pytest.raises(Failed, match="proof-failed"):
         prove(scene)
+
+
+def test_a_process_that_stays_is_looked_at_and_its_unit_asked_about_at_both_ends():
+    scene = Scene()
+    prove(scene, replace(UNIT, soak_ms=5_000))
+    assert scene.asked == 2
+
+
+def test_a_process_that_is_gone_ends_the_soak_at_once():
+    scene = Scene(
+        process=lambda ms: FACTS if ms < 1_000 else None,
+        state_at=lambda ms: UP if ms < 1_000 else replace(UP, active=False),
+    )
+    with pytest.raises(Failed, match="proof-failed"):
+        prove(scene, replace(UNIT, soak_ms=5_000))
+    assert scene.now_ms < 1_300
+
+
+def test_a_pid_that_is_used_again_is_another_process():
+    scene = Scene(
+        process=lambda ms: FACTS if ms < 1_000 else replace(FACTS, started_ticks=43),
+        state_at=lambda ms: UP if ms < 1_000 else replace(UP, restarts=1),
+    )
+    with pytest.raises(Failed, match="1 restarts"):
+        prove(scene, replace(UNIT, soak_ms=5_000))
+    assert scene.now_ms < 1_300
 
 
 def test_the_first_deadline_ends_the_soak():
