@@ -48,12 +48,14 @@ class CombinedHosts:
         self.hosts = {"without Nix": plain, "with Nix": with_nix}
         self._give_nix(with_nix)
         self._write_fleet()
-        self._capsule("stage", str(self.capsule), "--lane", "all", *KEYS,
-                      "--route-key", "route.key")  # fmt: skip
-        self.rows.add("staged on both hosts", expected="staged", got="staged")
+        told = self._capsule("stage", str(self.capsule), "--lane", "all", *KEYS,
+                             "--route-key", "route.key")  # fmt: skip
+        self.rows.add("both hosts, after staging", expected="staged, staged", got=_states(told))
         self._collect(with_nix)
         nodes = [word for node in self._nodes() for word in ("--node", node)]
-        self._capsule("install", str(self.capsule), *nodes, *KEYS)
+        told = self._capsule("install", str(self.capsule), *nodes, *KEYS)
+        self.rows.add("both hosts, after installing", expected="committed, committed",
+                      got=_states(told))  # fmt: skip
         for name, host in self.hosts.items():
             self._look(name, host)
         self._damage(with_nix, "with Nix")
@@ -166,6 +168,10 @@ class CombinedHosts:
         is_named = self.bills.closure_root() in done.stdout + done.stderr
         self.rows.add(f"{name}: an edited path of the closure is found", expected="10, named",
                       got=f"{done.returncode}, {'named' if is_named else 'not named'}")  # fmt: skip
+
+
+def _states(told: str) -> str:
+    return ", ".join(node["state"] for node in json.loads(told)["nodes"].values())
 
 
 def _read(host: LabHost, path: str) -> str:
