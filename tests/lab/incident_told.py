@@ -66,6 +66,7 @@ def told(run: Run) -> dict[str, Any]:
     """Return the object; `failed` names every demand that it does not meet."""
     states = run.states(run.last)
     committed = [node for node, state in states.items() if state == "committed"]
+    shown = [node for node, state in states.items() if state in {"held", "skipped", "unknown"}]
     longest = run.outside.longest()
     outages = [longest[node] for node in committed]
     windows = [window_ms(receipt) for receipt in run.receipts if receipt["result"] == "committed"]
@@ -101,7 +102,10 @@ def told(run: Run) -> dict[str, Any]:
         "canaries": _canaries(run),
         "unknown_before_resume": run.first["unknown"],
         "lanes_resumed": run.resumed,
-        "evidence": {node: _evidence(run, node, states) for node in run.evidence},
+        "evidence": {
+            node: _evidence(run, node, states)
+            for node in (*run.evidence, *(n for n in shown if n not in run.evidence))
+        },
         "serving": dict(run.serving),
         "load": [round(value, 1) for value in os.getloadavg()],
     }
@@ -129,20 +133,19 @@ def _canaries(run: Run) -> list[str]:
 
 def _evidence(run: Run, node: str, states: Mapping[str, str]) -> dict[str, str]:
     """Return what was done to a node, what became of it, and the words for it."""
+    item = run.evidence.get(node, Evidence(done="nothing", may_commit=True))
     finding = run.preflight["nodes"][node]
     if node not in states:
         said = [*finding["problems"], *finding["disagreements"], *finding["notes"]]
-        return {"done": run.evidence[node].done, "state": finding["class"], "said": "; ".join(said)}
+        return {"done": item.done, "state": finding["class"], "said": "; ".join(said)}
     said = [str(run.last["nodes"][node]["reason"])]
     said += [r["reason"] for r in run.receipts if r["result"] != "committed" and r["node"] == node]
     heard = pair_ms(run.events, "StopIntended", "StopSeen").get(node)
-    if run.evidence[node].may_commit and heard is not None:
+    if states[node] == "committed" and heard is not None:
         said.append(f"ordered, first heard {heard / 1000:.1f} s later")
     return {
-        "done": run.evidence[node].done,
-        "state": states[node],
-        "said": "; ".join(text for text in said if text),
-    }
+        "done": item.done, "state": states[node], "said": "; ".join(text for text in said if text)
+    }  # fmt: skip
 
 
 def _failures(run: Run, found: Mapping[str, Any], committed: list[str]) -> Iterator[str]:

@@ -148,6 +148,17 @@ def test_every_demand_that_is_not_met_is_told(change, words):
     assert any(words in text for text in found["failed"]), found["failed"]
 
 
+def test_a_healthy_node_that_was_held_is_shown_with_what_its_host_said():
+    run = good()
+    late = receipt("n10", "restored", *RESTORED)
+    found = told(
+        replace(run, last=without(run, "n10", state="held"), receipts=[late, *run.receipts])
+    )
+    assert found["evidence"]["n10"] == {
+        "done": "nothing", "state": "held", "said": "why; proof-failed",
+    }  # fmt: skip
+
+
 def test_a_window_is_from_the_stop_to_proved_and_a_restore_counts():
     assert window_ms(receipt("n00")) == 300 + 20 + 80 + 4_100
     assert window_ms(receipt("n00", "restored", *RESTORED)) == 300 + 80 + 200 + 700

@@ -114,10 +114,13 @@ def write_capsule(
     signers: Sequence[Signer] = (documents.RELEASE_KEY,),
     interpreter: str | None = sys.executable,
     soak_ms: int = 100,
+    start_ms: int = 1000,
+    stop_ms: int = 1000,
     kinds: Mapping[str, ComponentKind] = MappingProxyType({}),
 ) -> MiniCapsule:
     """Write a capsule with one service and these components; return what it is.
 
+    The service may take `start_ms` to start and `stop_ms` to stop, and soaks for `soak_ms`.
     A component is a source unless `kinds` says otherwise.
     """
     contents: dict[str, tuple[ComponentKind, Files]] = {
@@ -134,7 +137,7 @@ def write_capsule(
         tree = build_tree(formats.file(path, content) for path, content in files.items())
         (folder / "trees" / tree.root.hex()).write_bytes(encode_tree(tree))
         packed[tree.root] = _pack(folder / "packs", tree, files)
-        described.append(_describe(name, kind, tree, soak_ms))
+        described.append(_describe(name, kind, tree, (start_ms, stop_ms, soak_ms)))
     release = replace(
         documents.make_release(),
         release_counter=counter,
@@ -189,15 +192,18 @@ def _pack(folder: Path, tree: Tree, files: Files) -> Content:
     return Content(stream_bytes=sum(len(content) for content in objects), packs=tuple(packs))
 
 
-def _describe(name: str, kind: ComponentKind, tree: Tree, soak_ms: int) -> Component:
+def _describe(
+    name: str, kind: ComponentKind, tree: Tree, times_ms: tuple[int, int, int]
+) -> Component:
+    start_ms, stop_ms, soak_ms = times_ms
     units: tuple[Unit, ...] = ()
     if kind is ComponentKind.SERVICE:
         units = (
             Unit(
                 name="hello.service",
                 file="hello.service",
-                start_timeout_ms=1000,
-                stop_timeout_ms=1000,
+                start_timeout_ms=start_ms,
+                stop_timeout_ms=stop_ms,
                 soak_ms=soak_ms,
                 probe=None,
             ),
