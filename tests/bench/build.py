@@ -12,8 +12,8 @@ The peer packs the content of the capsule, unpacked as it would lie on a host, w
 at the builder's level: `tar+zstd` with one thread, which is that program's default, and
 `tar+zstd-all` with as many as there are processors. It proves, hashes and keeps nothing, and what
 it packs is there: `wheels+tar+zstd` begins where a build begins, and unpacks the three wheels first
-with Python's zipfile. The gates are against `tar+zstd`. A build spends about 1.7 times the processor
-time of that peer, on two threads or more, so on a busy machine `cold` tells of the load too.
+with Python's zipfile. The gates are against `tar+zstd`. A build spends about 1.7 times that peer's
+processor time, on two threads or more, so on a busy machine `cold` tells of the load too.
 
 `bytes_read` is `rchar` of `/proc/PID/io`: what the process and the children it waited for got from
 `read` and its kin, whether from the disk or the page cache. Maps are not in it; the builder reads
