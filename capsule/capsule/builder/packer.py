@@ -24,7 +24,7 @@ from capsule.builder.frame_plan import (
 )
 from capsule.builder.model import ComponentInput, InputEntry
 from capsule.builder.object_reader import ObjectReader
-from capsule.durable import link_file, publish_path
+from capsule.durable import link_file
 from capsule_manifest.digest import ObjectId, object_id
 from capsule_manifest.errors import Failed
 from capsule_manifest.pack import Codec, PackWriter, encode_frame
@@ -225,7 +225,10 @@ class _Packs:
             return
         pack = self._writer.finish()
         self._file.close()
-        publish_path(self._temporary, self._folder / pack_name(pack.id))
+        # Durable with the folder, which is published whole: syncing here would only keep waiting
+        # those that compress.
+        link_file(self._temporary, self._folder / pack_name(pack.id))
+        self._temporary.unlink()
         self._packs.append(pack)
         self._writer = self._file = None
 
