@@ -20,10 +20,10 @@ class Ahead(Generic[Value]):
     """
 
     def __init__(self, call: Callable[[], Value]) -> None:
-        self._call = call
         self._value: Value | object = _NONE
         self._failure: CapsuleError | MemoryError | None = None
-        self._thread = Thread(target=self._run, daemon=True)
+        # The thread alone holds the call, and what it works on is free when it is done.
+        self._thread = Thread(target=self._run, args=(call,), daemon=True)
         self._thread.start()
 
     def result(self) -> Value:
@@ -37,8 +37,8 @@ class Ahead(Generic[Value]):
         assert self._value is not _NONE, "the call raises nothing else"
         return self._value  # type: ignore[return-value]
 
-    def _run(self) -> None:
+    def _run(self, call: Callable[[], Value]) -> None:
         try:
-            self._value = self._call()
+            self._value = call()
         except (CapsuleError, MemoryError) as error:
             self._failure = error

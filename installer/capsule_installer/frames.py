@@ -145,9 +145,10 @@ class FrameSink:
         index = int.from_bytes(body[_ROOT_BYTES:_HEAD_BYTES], "big")
         self._check_order(root, index, len(body))
         frame = self._plans[root].frames[index]
+        stored = body[_HEAD_BYTES:]
 
         def decode() -> OpenFrame:
-            content = memoryview(decode_frame(body[_HEAD_BYTES:], frame))
+            content = memoryview(decode_frame(stored, frame))
             return OpenFrame(
                 root=root, index=index, stored_bytes=frame.stored_bytes, content=content
             )

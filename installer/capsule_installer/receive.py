@@ -91,6 +91,7 @@ def _take_frames(host: Host, messages: Iterator[Message], stage: Stage) -> None:
     told_ms = host.clock.boot_ms()
     for opened in _opened(messages, stage):
         frames, size_bytes = stage.take(opened)
+        del opened  # or it would lie in memory while the next one is read
         now_ms = host.clock.boot_ms()
         if now_ms - told_ms >= _PROGRESS_MS:
             told_ms = now_ms

@@ -114,7 +114,10 @@ def read_messages(read_exactly: Callable[[int], bytes]) -> Iterator[Message]:
         if len(body) != size_bytes:
             raise Refused("wire-malformed", "the stream ended inside a message")
         last = message_type
-        yield Message(type=message_type, body=body)
+        message = Message(type=message_type, body=body)
+        del body
+        yield message
+        del message  # its taker alone decides how long a frame lies in memory
         if message_type is MessageType.END:
             return
 

@@ -154,9 +154,11 @@ def _encode_ahead(contents: Iterator[bytes]) -> Generator[_Encoded, None, None]:
     pending: deque[Future[_Encoded]] = deque()
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="pack") as pool:
         for content in contents:
-            pending.append(pool.submit(_encode, content))
-            if len(pending) > _WORKERS:
+            # The next content was read while all workers were busy; one more would only lie there.
+            if len(pending) == _WORKERS:
                 yield pending.popleft().result()
+            pending.append(pool.submit(_encode, content))
+            del content  # free with its frame, not with the next one
         while pending:
             yield pending.popleft().result()
 
