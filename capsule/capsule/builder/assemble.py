@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from capsule.builder.capsule_dir import (
     capsules_in,
     directory_name,
+    first_lacking,
     known_packs,
     take_packs,
     write_metadata,
@@ -146,7 +147,8 @@ def assemble(
 ) -> Built:
     """Write the capsule directory of a draft into `output`, reusing packs of capsules there.
 
-    An existing directory of the same id is left as it is: its packing and signatures stay valid.
+    An existing directory of the same id is left as it is if no pack is missing: its packing and
+    signatures stay valid.
 
     Raises:
         Refused: `counter-not-higher`, `output-differs`.
@@ -276,11 +278,24 @@ def _check_counter(draft: Draft, siblings: Sequence[Path]) -> None:
 
 
 def _check_existing(draft: Draft, folder: Path) -> None:
-    """Refuse a folder of the right name that holds something else: eight digits prove nothing."""
+    """Refuse a folder of the right name that holds another capsule, or a part of this one.
+
+    Raises:
+        Refused: `output-differs`, and what `decode_packing` raises.
+    """
     if read_bounded(folder / "capsule.json", RELEASE_LIMITS.size_bytes_max) != draft.manifest:
         raise Refused(
             "output-differs",
             "the output folder has another capsule under the same name",
             expected=draft.capsule,
+            where=folder,
+        )
+    lacking = first_lacking(folder)
+    if lacking is not None:
+        raise Refused(
+            "output-differs",
+            "the capsule in the output folder is not whole",
+            expected="each pack that its packing names, in its length",
+            got=f"{lacking.relative_to(folder)} missing or of another length",
             where=folder,
         )

@@ -71,7 +71,7 @@ def build_release(
         ]
         # Opened again: a commit that came meanwhile is not the one that was built.
         if open_work_tree(release.folder) == work_tree:
-            known.keep(answer, work_tree, inputs_beside(release_path, locked))
+            known.keep(answer, built.folder, work_tree, inputs_beside(release_path, locked))
     return Build(folder=built.folder, draft=draft, answer=answer)
 
 

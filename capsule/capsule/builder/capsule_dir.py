@@ -10,7 +10,7 @@ from blake3 import blake3
 from capsule.builder.frame_plan import KnownPack, pieces_of
 from capsule.builder.packer import pack_name
 from capsule.builder.remembered import Memory
-from capsule.durable import link_file
+from capsule.durable import link_file, read_bounded
 from capsule_manifest.digest import CapsuleId, ObjectId
 from capsule_manifest.errors import Refused
 from capsule_manifest.packing import PACKING_LIMITS, Content, decode_packing
@@ -20,6 +20,7 @@ from capsule_manifest.tree import Tree, content_order, decode_tree
 __all__ = [
     "capsules_in",
     "directory_name",
+    "first_lacking",
     "known_packs",
     "take_packs",
     "write_metadata",
@@ -103,6 +104,20 @@ def _packs_of(sibling: Path, tree: Tree, content: Content) -> Iterator[KnownPack
             path = sibling / "packs" / pack_name(pack.id)
             yield KnownPack(path=path, pack=pack, pieces=pieces[start:end])
         start = end
+
+
+def first_lacking(folder: Path) -> Path | None:
+    """Return the first pack that a capsule's packing names and that is not there in its length.
+
+    What the bytes are is for `capsule verify`. Raises: what `decode_packing` raises.
+    """
+    raw = read_bounded(folder / "packing.json", PACKING_LIMITS.size_bytes_max) or b""
+    for content in decode_packing(raw, limits=PACKING_LIMITS).contents.values():
+        for pack in content.packs:
+            path = folder / "packs" / pack_name(pack.id)
+            if not path.is_file() or path.stat().st_size != pack.size_bytes:
+                return path
+    return None
 
 
 def write_metadata(

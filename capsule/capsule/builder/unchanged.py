@@ -66,12 +66,19 @@ class KnownBuilds:
         if kept["inputs"] != _digests(map(Path, kept["inputs"])):
             return None
         answer = BuildAnswer(**{**kept["answer"], "warnings": tuple(kept["answer"]["warnings"])})
-        return replace(answer, reused=answer.components) if _is_there(answer, output) else None
+        if not _is_there(answer, output) or kept["members"] != _members(output / answer.name):
+            return None
+        return replace(answer, reused=answer.components)
 
-    def keep(self, answer: BuildAnswer, work_tree: WorkTree, inputs: Iterable[Path]) -> None:
-        """Remember the answer to these files and this commit, which were read before the build."""
+    def keep(
+        self, answer: BuildAnswer, folder: Path, work_tree: WorkTree, inputs: Iterable[Path]
+    ) -> None:
+        """Remember the answer to these files and this commit, which were read before the build.
+
+        `folder` is the capsule's; a build is done again when it lacks one of its members.
+        """
         digests = _digests(inputs)
-        kept = {"inputs": digests, "answer": asdict(answer)}
+        kept = {"inputs": digests, "members": _members(folder), "answer": asdict(answer)}
         self._memory.keep(_TOPIC, self._key(work_tree), json.dumps(kept).encode())
 
     def _key(self, work_tree: WorkTree) -> str:
@@ -96,6 +103,15 @@ def _digests(paths: Iterable[Path]) -> dict[str, str]:
         except OSError:
             found[str(path)] = ""
     return found
+
+
+def _members(folder: Path) -> dict[str, int]:
+    """Return the size of each file of a capsule by its name; signatures come and go."""
+    return {
+        str(path.relative_to(folder)): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.parent.name != "signatures"
+    }
 
 
 def _is_there(answer: BuildAnswer, output: Path) -> bool:

@@ -131,6 +131,19 @@ def changed_capsule(builder):
     (folder / "capsule.json").write_bytes(b"{}")
 
 
+def missing_pack(builder):
+    pack_of(builder).unlink()
+
+
+def shortened_pack(builder):
+    pack = pack_of(builder)
+    pack.write_bytes(pack.read_bytes()[:-1])
+
+
+def pack_of(builder):
+    return next(builder.output.glob("*/packs/*.pack"))
+
+
 def higher_counter(builder):
     (builder.output / "hello-2-01234567.capsule").mkdir()
 
@@ -141,7 +154,7 @@ def same_counter(builder):
 
 CHANGES = (
     changed_file, dirty_tree, untracked_file, changed_lock, new_waivers, no_capsule,
-    changed_capsule, higher_counter, same_counter,
+    changed_capsule, missing_pack, shortened_pack, higher_counter, same_counter,
 )  # fmt: skip
 
 
@@ -151,6 +164,21 @@ def test_whatever_could_make_another_build_makes_one(builder, change):
     assert builder.recall() is not None
     change(builder)
     assert builder.recall() is None
+
+
+@pytest.mark.parametrize("damage", [missing_pack, shortened_pack])
+def test_a_capsule_that_lost_a_pack_is_not_said_to_be_built(builder, damage):
+    builder.build()
+    damage(builder)
+    with fails_with("output-differs") as caught:
+        builder.build()
+    assert "packs/" in caught.value.got
+
+
+def test_a_signature_that_came_later_is_no_change(builder):
+    folder = builder.build().folder
+    (folder / "signatures/release-01234567.sigstore.json").write_bytes(b"{}")
+    assert builder.recall() is not None
 
 
 def test_a_capsule_of_another_product_beside_it_is_no_change(builder):
