@@ -6,7 +6,6 @@ last record.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
@@ -14,11 +13,12 @@ import click
 
 from capsule_installer.clock import BootClock
 from capsule_installer.disk import RealDisk
+from capsule_installer.edge import exit_code_of
 from capsule_installer.facts import RealMachine
 from capsule_installer.host import Host
 from capsule_installer.layout import make_layout
-from capsule_installer.report import Reporter, standard_reporter
-from capsule_manifest.errors import CapsuleError, ExitCode
+from capsule_installer.report import standard_reporter
+from capsule_manifest.errors import ExitCode
 
 __all__ = ["VERBS", "main", "program"]
 
@@ -93,28 +93,14 @@ def program(ctx: click.Context, root: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code. The process edge: nothing is raised from here."""
     reporter = standard_reporter()
+    given = None if arguments is None else list(arguments)
     try:
-        # A verb may return an exit code of its own, such as that of an op which was restored.
-        code = program.main(
-            args=None if arguments is None else list(arguments),
-            prog_name="capsule",
-            standalone_mode=False,
+        return exit_code_of(
+            reporter,
+            lambda: program.main(args=given, prog_name="capsule", standalone_mode=False),
         )
-    except CapsuleError as error:
-        _say(reporter, error)
-        return int(error.exit_code)
     except click.ClickException as error:
         error.show()
         return int(ExitCode.USAGE)
-    except BrokenPipeError:
-        # The controller is gone; what has come of a transfer is kept.
-        return int(ExitCode.TRANSFER_INCOMPLETE)
-    except (KeyboardInterrupt, click.Abort):
+    except click.Abort:
         return int(ExitCode.INTERRUPTED)
-    return code if isinstance(code, int) else int(ExitCode.DONE)
-
-
-def _say(reporter: Reporter, error: CapsuleError) -> None:
-    # Whoever asked may have gone; the exit code is then all that is left to tell.
-    with suppress(BrokenPipeError):
-        reporter.error(error)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from capsule_installer import __version__
 from capsule_installer.clock import BootClock
 from capsule_installer.disk import FileKind, RealDisk
+from capsule_installer.edge import exit_code_of
 from capsule_installer.facts import RealMachine
 from capsule_installer.host import Host
 from capsule_installer.identity import load_node_key
@@ -23,7 +24,6 @@ from capsule_installer.runtime import running_runtime
 from capsule_installer.services.choice import manager_name
 from capsule_manifest.canonical import JsonValue
 from capsule_manifest.digest import sha256_text
-from capsule_manifest.errors import CapsuleError, ExitCode
 from capsule_manifest.keys import b64encode
 
 if TYPE_CHECKING:
@@ -46,19 +46,7 @@ def answer(root: str) -> int:
         machine=RealMachine(),
         reporter=reporter,
     )
-    try:
-        take_delivery(host, greets=True)
-    except CapsuleError as error:
-        # Whoever asked may have gone; the exit code is then all that is left to tell.
-        with suppress(BrokenPipeError):
-            reporter.error(error)
-        return int(error.exit_code)
-    except BrokenPipeError:
-        # The controller is gone; what has come of a transfer is kept.
-        return int(ExitCode.TRANSFER_INCOMPLETE)
-    except KeyboardInterrupt:
-        return int(ExitCode.INTERRUPTED)
-    return int(ExitCode.DONE)
+    return exit_code_of(reporter, lambda: take_delivery(host, greets=True))
 
 
 def take_delivery(host: Host, *, greets: bool) -> None:

@@ -5,17 +5,15 @@ A fleet is asked for it all at once, and reading a command line takes longer tha
 says the same.
 """
 
-from contextlib import suppress
-
 from capsule_installer.clock import BootClock
 from capsule_installer.disk import RealDisk
+from capsule_installer.edge import exit_code_of
 from capsule_installer.facts import RealMachine
 from capsule_installer.layout import Layout, make_layout
 from capsule_installer.processes import RealProcesses
 from capsule_installer.report import Reporter, standard_reporter
 from capsule_installer.services.choice import make_services
 from capsule_installer.survey import Surveyor
-from capsule_manifest.errors import CapsuleError, ExitCode
 from capsule_manifest.survey import survey_value
 
 __all__ = ["answer", "tell"]
@@ -24,18 +22,7 @@ __all__ = ["answer", "tell"]
 def answer(root: str) -> int:
     """Tell of the host below `root` and return the exit code. The process edge of this way."""
     reporter = standard_reporter()
-    try:
-        tell(make_layout(root), reporter)
-    except CapsuleError as error:
-        # Whoever asked may have gone; the exit code is then all that is left to tell.
-        with suppress(BrokenPipeError):
-            reporter.error(error)
-        return int(error.exit_code)
-    except BrokenPipeError:
-        return int(ExitCode.TRANSFER_INCOMPLETE)
-    except KeyboardInterrupt:
-        return int(ExitCode.INTERRUPTED)
-    return int(ExitCode.DONE)
+    return exit_code_of(reporter, lambda: tell(make_layout(root), reporter))
 
 
 def tell(layout: Layout, reporter: Reporter) -> None:
