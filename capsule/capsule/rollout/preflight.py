@@ -4,7 +4,7 @@ The result is one document with a digest. It names the route and the capsule it 
 rollout starts only from a fresh one of the same two. Classes and reasons go into the digest, clocks
 and free space do not: asking twice gives the same digest unless something changed.
 
-Source: design, section 9 ("Markers and identity"); issue of the real rollout, point 1.
+Source: design, section 9 ("Markers and identity").
 """
 
 import time
