@@ -103,8 +103,6 @@ class Shop:
         ignored = "".join(f"{name}\n" for name in IGNORED).encode()  # as `capsule init` leaves it
         repository.commit({**source, ".gitignore": ignored, **trust})
         code, _, err = self.run("capsule lock", self.work)
-        if code and "CI" not in os.environ:
-            pytest.skip(f"the host program's wheels can't be fetched: {err[-300:]}")
         assert code == 0, err
         repository.commit()
 
