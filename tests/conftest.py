@@ -13,8 +13,14 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Two shared cores can stall any example, so time is limited per test and not per example.
-_COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+# Two shared cores can stall any example, so time is limited per test and not per example. Where CI
+# is set hypothesis would repeat the same examples for ever; each run looks at others.
+_COMMON = settings(
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile("quick", _COMMON, max_examples=60)
 settings.register_profile("long", _COMMON, max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
