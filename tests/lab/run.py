@@ -1,6 +1,7 @@
 """Hosts to look at by hand: `./dev lab up 3`, `./dev lab status`, `./dev lab down`.
 
-They stay until `down`; the runs of tests are their own and not touched.
+They stay until `down`. The runs of tests are their own and not touched while their process lives;
+what a killed one left is shown and taken down as well.
 """
 
 import argparse
@@ -46,16 +47,20 @@ def run_up(count: int) -> int:
 def run_status(*, as_json: bool) -> int:
     """Print one line a host, and how to reach it."""
     lab = Lab.kept()
+    left = Lab.left_behind()
     rows = [
         {
             "name": host.name,
+            "run": run.run,
+            "left_behind": run in left,
             "address": host.address,
             "state": host.state(),
             "pid": host.pid,
             "host_key": host.host_key,
             "ssh": host.ssh(),
         }
-        for host in (lab.hosts() if lab else ())
+        for run in (*([lab] if lab else []), *left)
+        for host in run.hosts()
     ]
     if as_json:
         print(json.dumps(rows))
@@ -63,18 +68,19 @@ def run_status(*, as_json: bool) -> int:
     if not rows:
         print("no hosts; next: ./dev lab up 3")
     for row in rows:
-        print(f"{row['name']}  {row['state']:8}{row['address']:15} pid {row['pid']}")
-    if lab and rows:
+        note = ", left by a killed process" if row["left_behind"] else ""
+        print(f"{row['name']}  {row['state']:8}{row['address']:15} pid {row['pid']}{note}")
+    if lab and lab.hosts():
         print(f"\nto one of them:  {' '.join(lab.hosts()[0].ssh())}")
     return 0
 
 
 def run_down() -> int:
-    """Take the kept run down."""
-    lab = Lab.kept()
-    if lab:
-        lab.down()
-    print("down" if lab else "nothing was up")
+    """Take down the kept run, and those that a killed process left."""
+    runs = [run for run in (Lab.kept(), *Lab.left_behind()) if run]
+    for run in runs:
+        run.down()
+    print("down" if runs else "nothing was up")
     return 0
 
 

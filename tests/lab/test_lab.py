@@ -1,6 +1,8 @@
 """The lab itself: a fault that does not bite proves nothing about what withstands it."""
 
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.lab.base import base_tree
 from support.lab.commands import LabError, command, wait_until
 from support.lab.delay import DelayProxy
 from support.lab.fleet import Lab
@@ -207,6 +210,44 @@ def test_what_a_crashed_run_left_behind_is_taken_down_by_the_next(lab):
         assert not host.cable.namespace_path.exists()
     assert left.run != lab.run
     assert lab.network.exists()
+
+
+def test_down_takes_what_a_killed_process_left_and_leaves_no_mount(tmp_path):
+    base = base_tree()
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / base.name).symlink_to(base)
+    environment = {
+        **os.environ,
+        "CAPSULE_LAB_CACHE": str(home),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+
+    def lab_says(*words):
+        program = [sys.executable, "-m", "lab.run", *words]
+        return subprocess.run(
+            program, capture_output=True, text=True, timeout=60, check=True, env=environment
+        ).stdout
+
+    begin = (
+        "import time; from support.lab.fleet import Lab; lab = Lab.open(); lab.new_host();"
+        "print(lab.run, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", begin], stdout=subprocess.PIPE, text=True, env=environment
+    ) as owner:
+        run = int(owner.stdout.readline())
+        assert json.loads(lab_says("status", "--json")) == []
+        assert lab_says("down") == "nothing was up\n"
+        owner.kill()
+    [row] = json.loads(lab_says("status", "--json"))
+    assert (row["run"], row["left_behind"], row["state"]) == (run, True, "up")
+    assert "left by a killed process" in lab_says("status")
+    assert lab_says("down") == "down\n"
+    assert json.loads(lab_says("status", "--json")) == []
+    assert not Network(run).exists()
+    assert str(home) not in Path("/proc/self/mountinfo").read_text()
+    shutil.rmtree(home)
 
 
 def test_a_run_that_is_down_leaves_no_mount_process_link_or_group():

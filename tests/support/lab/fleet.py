@@ -2,7 +2,7 @@
 
 Every run has a number of its own, 1 to 250, which is in the name of everything that it makes. A
 run belongs to the process that opened it, or to nobody (`./dev lab up`): what a crashed process
-left behind is taken down by the next one that opens a run.
+left behind is taken down by the next one that opens a run, or by `./dev lab down`.
 """
 
 import fcntl
@@ -56,14 +56,23 @@ class Lab:
         return None
 
     @classmethod
+    def left_behind(cls) -> list[Self]:
+        """Return the runs whose process was killed before it took them down."""
+        with _locked():  # a run that has just begun has no owner yet
+            return cls._left_behind()
+
+    @classmethod
+    def _left_behind(cls) -> list[Self]:
+        return [cls(run) for run in _numbers() if _is_left_behind(run)]
+
+    @classmethod
     def _begin(cls, *, owner: int | None) -> Self:
         installed()
         base_tree()
         with _locked():
             _share_mounts()
-            for run in _numbers():
-                if _is_left_behind(run):
-                    cls(run).down()
+            for left in cls._left_behind():
+                left._remove()
             taken = set(_numbers())
             free = (
                 n for n in range(1, _RUNS_MAX + 1) if n not in taken and not Network(n).exists()
@@ -137,6 +146,12 @@ class Lab:
 
     def down(self) -> None:
         """End every process of the run and remove everything that it made; again is no error."""
+        self._remove()
+        with _locked():
+            if not _numbers():
+                _unshare_mounts()
+
+    def _remove(self) -> None:
         for host in self.hosts():
             host.remove()
         self.network.down()
@@ -160,7 +175,8 @@ def _numbers_in(folder: Path) -> list[int]:
 @contextmanager
 def _locked() -> Iterator[None]:
     _runs().mkdir(parents=True, exist_ok=True)
-    with (_runs() / "lock").open("w") as file:
+    # Beside the folder: a file that is open in it would keep it mounted.
+    with (cache_folder() / "runs.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -171,11 +187,22 @@ def _share_mounts() -> None:
     Each nspawn begins with a copy of every mount that there is. Where mounts are private, as where
     no systemd is pid 1, a disk that was unmounted here would still be in use there.
     """
-    # Not os.path.ismount: it can't see a folder that is mounted on itself.
-    places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    if str(_runs().resolve()) not in places:
+    if not _shared_mounts():
         command("mount", "--bind", _runs(), _runs())
         command("mount", "--make-shared", _runs())
+
+
+def _unshare_mounts() -> None:
+    """Leave no mount below the user's home, which could not be removed otherwise."""
+    for _ in range(_shared_mounts()):
+        command("umount", _runs(), check=False)
+
+
+def _shared_mounts() -> int:
+    """Return how often the folder of runs is mounted on itself."""
+    # Not os.path.ismount: it can't see a folder that is mounted on itself.
+    places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return places.count(str(_runs().resolve()))
 
 
 def _owner(run: int) -> dict[str, int] | None:
