@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from capsule.home import ProductHome
 from capsule.ledger.rebuilt import NodeRebuilt
-from capsule.receipts_store import CheckedReceipt, check_receipt
+from capsule.receipts_compare import compare_receipts, require_agreement
+from capsule.receipts_store import CheckedReceipt
 from capsule.session import HostSession
 from capsule.transport.base import Transport
 from capsule_manifest.errors import Failed, Refused
@@ -41,8 +42,7 @@ def read_past(
     """Return what the host, or the controller's copies for it, prove of the node.
 
     Raises:
-        Refused: `node-unmet`, `node-key-changed`, `record-chain-broken`, `receipt-gap`, and what
-            `check_receipt` raises.
+        Refused: `node-unmet`, `node-key-changed`, `record-chain-broken`.
         Failed: what the transport raises, when there are no copies either.
     """
     key = home.node_key(node)
@@ -67,18 +67,11 @@ def read_past(
             got=f"{hello.node}, key {hello.node_key.short if hello.node_key else 'none'}",
             where=node,
         )
-    told = [check_receipt(record, node=node, key=key) for record in records]
-    # Keeping them checks the chain, and that the host tells its past as it told it before.
-    for receipt in told:
+    compared = compare_receipts(kept, records, node=node, key=key)
+    require_agreement(compared, node)
+    for receipt in compared.new:
         copies.add(receipt, key)
-    if len(told) < len(kept):
-        raise Refused(
-            "record-chain-broken",
-            "a host has lost receipts",
-            expected=f"at least {len(kept)}",
-            got=len(told),
-            where=node,
-        )
+    told = [*kept, *compared.new]
     is_held = hello.hold or hello.open_op is not None or hello.current != _generation(told)
     return _past(node, key, told, fence=hello.fence, source="host", is_held=is_held)
 

@@ -12,7 +12,7 @@ from typing import Final
 from capsule.host_records import Hello, HostRecord, host_error, read_hello
 from capsule.transport.base import EXIT_NOT_FOUND, QUICK, Channel, Limits, Transport
 from capsule_manifest.canonical import JsonValue, encode
-from capsule_manifest.errors import ExitCode, Failed, Refused
+from capsule_manifest.errors import CapsuleError, ExitCode, Failed, Refused
 from capsule_manifest.fields import Object
 from capsule_manifest.keys import PublicKey, b64decode, b64encode, public_key
 from capsule_manifest.survey import Survey, decode_survey
@@ -208,11 +208,26 @@ class HostSession:
 
     def receipts(self) -> Sequence[bytes]:
         """Return all signed receipts that the host keeps, oldest first. Raises: as `ask`."""
+        return list(self._receipts())
+
+    def told_receipts(self) -> tuple[Sequence[bytes], CapsuleError | None]:
+        """Return what the host keeps as its receipts, with its own word that they are no chain.
+
+        Where they differ from the copies is then found one by one. Raises: as `ask`.
+        """
         found: list[bytes] = []
+        try:
+            found.extend(self._receipts())
+        except CapsuleError as error:
+            if error.exit_code is not ExitCode.INTEGRITY:
+                raise
+            return found, error
+        return found, None
+
+    def _receipts(self) -> Iterator[bytes]:
         with self.dialogue("receipts", "--json") as dialogue:
             dialogue.channel.end_input()
             while (record := dialogue.next()) is not None:
                 if record.get("record") == "receipt":
                     item = Object(record, f"receipt of {self.node}")
-                    found.append(b64decode(item.text("receipt"), item.where))
-        return found
+                    yield b64decode(item.text("receipt"), item.where)

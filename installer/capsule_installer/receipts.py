@@ -8,7 +8,7 @@ Space for the next receipt is put aside after each one, so that recording does n
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -127,6 +127,14 @@ class ReceiptChain:
             Refused: `json-*`, `document-*`, `key-unknown`, `signature-*`.
         """
         return [self._load(name) for name in self._names()]
+
+    def raw(self) -> Iterator[bytes]:
+        """Yield the bytes of all receipts, oldest first; nothing in them is checked.
+
+        Raises: `disk-*`.
+        """
+        for name in self._names():
+            yield self._disk.read(f"{self._layout.receipts}/{name}", _RECEIPT_BYTES_MAX)
 
     def first(self) -> SignedReceipt | None:
         """Return the oldest receipt, that of the enrolment. Raises: as `read_all`."""

@@ -1,12 +1,13 @@
 """`capsule receipts`: what hosts have signed, as the controller keeps it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
 import click
 
-from capsule.builder.keyfile import load_signer
+from capsule.builder.keyfile import load_public_key, load_signer
 from capsule.cli.controller import (
     controller_key_option,
     error_fields,
@@ -15,10 +16,13 @@ from capsule.cli.controller import (
     lane_options,
 )
 from capsule.cli.output import duration_text, json_option, print_json, print_table
+from capsule.durable import publish_once
 from capsule.fleet_work import connect, exit_code, for_each_node
 from capsule.home import ProductHome
 from capsule.inventory import Fleet, load_fleet
-from capsule.receipts_store import CheckedReceipt, check_receipt
+from capsule.receipts_compare import Comparison, compare_receipts, disagreement
+from capsule.receipts_export import NodeChain, audit, export, open_export
+from capsule.receipts_store import CheckedReceipt
 from capsule.session import HostSession
 from capsule_manifest.errors import CapsuleError, ExitCode, Refused, render
 from capsule_manifest.keys import Signer
@@ -26,6 +30,8 @@ from capsule_manifest.keys import Signer
 __all__ = ["command"]
 
 Function = TypeVar("Function", bound=Callable[..., object])
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group(
@@ -60,21 +66,7 @@ def list_receipts(
     if as_json:
         print_json({"nodes": {node: [_fields(item) for item in kept[node]] for node in kept}})
         return int(ExitCode.DONE)
-    rows = [
-        (
-            node,
-            str(item.receipt.sequence),
-            item.receipt.kind,
-            item.receipt.result,
-            item.receipt.source,
-            item.receipt.target,
-            duration_text(sum(step.took_ms for step in item.receipt.steps)),
-            item.receipt.guard,
-        )
-        for node, items in kept.items()
-        for item in items
-    ]
-    print_table(("node", "no", "kind", "result", "from", "to", "took", "guard"), rows, right=(1, 6))
+    _print_receipts(kept)
     return int(ExitCode.DONE)
 
 
@@ -98,7 +90,7 @@ def verify_receipts(
     """Fetch every host's receipts and compare them with the copies, one by one.
 
     A host that tells its past differently than it did before, or has lost a part of it, is exit
-    code 10.
+    code 10; every receipt that differs is named.
     """
     fleet = load_fleet(fleet_path)
     home = ProductHome(home=home_path, product=fleet.product)
@@ -109,32 +101,85 @@ def verify_receipts(
     )
     code = exit_code(_code(result) for result in results.values())
     if as_json:
-        print_json(
-            {
-                "exit_code": int(code),
-                "nodes": {
-                    node: error_fields(result)
-                    if isinstance(result, CapsuleError)
-                    else {"receipts": result}
-                    for node, result in results.items()
-                },
-            }
-        )
+        compared = {node: _compared_fields(node, result) for node, result in results.items()}
+        print_json({"exit_code": int(code), "nodes": compared})
         return int(code)
     print_table(
         ("node", "state", "receipts"),
-        [
-            (node, result.error_id, "")
-            if isinstance(result, CapsuleError)
-            else (node, "agrees", str(result))
-            for node, result in results.items()
-        ],
+        [_compared_row(node, result) for node, result in results.items()],
         right=(2,),
     )
-    for result in results.values():
-        if isinstance(result, CapsuleError):
-            click.echo(render(result), err=True)
+    for node, result in results.items():
+        for text in _compared_problems(node, result):
+            click.echo(text, err=True)
     return int(code)
+
+
+@command.command(
+    "export",
+    epilog="Example: capsule receipts export --lane all --controller-key controller.key "
+    "--output receipts.ndjson",
+)
+@lane_options
+@fleet_option
+@controller_key_option
+@home_option
+@click.option("-o", "--output", type=_FILE, required=True, help="The new file.")
+@json_option
+def export_receipts(
+    lane: str | None,
+    nodes: tuple[str, ...],
+    fleet_path: Path,
+    controller_key_path: Path,
+    home_path: Path,
+    output: Path,
+    *,
+    as_json: bool,
+) -> int:
+    """Write the controller's copies into one file for auditors, under the controller's signature.
+
+    Asks no host: run `capsule receipts verify` first, so that the copies are complete.
+    """
+    fleet = load_fleet(fleet_path)
+    home = ProductHome(home=home_path, product=fleet.product)
+    signer = load_signer(controller_key_path)
+    chains = {}
+    for node in fleet.selected(lane=lane, nodes=nodes):
+        key = home.node_key(node)
+        if key is not None:
+            chains[node] = NodeChain(
+                key=key, copies=tuple(home.receipts(node, signer=signer).records(key))
+            )
+    if not publish_once(output, export(fleet.product, chains, signer), mode=0o644):
+        raise Refused("file-exists", "an export is never overwritten", where=output)
+    counts = {node: len(chain.copies) for node, chain in chains.items()}
+    if as_json:
+        print_json({"output": str(output), "nodes": counts})
+        return int(ExitCode.DONE)
+    print_table(("node", "receipts"), [(n, str(count)) for n, count in counts.items()], right=(1,))
+    return int(ExitCode.DONE)
+
+
+@command.command(
+    "audit", epilog="Example: capsule receipts audit receipts.ndjson --key controller.key.pub"
+)
+@click.argument("file", type=_FILE)
+@click.option("--key", "key_path", type=_FILE, required=True, help="The controller's public key.")
+@json_option
+def audit_receipts(file: Path, key_path: Path, *, as_json: bool) -> int:
+    """Verify an exported file with nothing but the controller's public key.
+
+    Every signature, link and count is checked; one line less, changed or moved is exit code 10.
+    """
+    key = load_public_key(key_path).key
+    with open_export(file) as lines:
+        audited = audit(lines, key, where=str(file))
+    if as_json:
+        nodes = {node: [_fields(item) for item in audited.nodes[node]] for node in audited.nodes}
+        print_json({"product": audited.product, "nodes": nodes})
+        return int(ExitCode.DONE)
+    _print_receipts(audited.nodes)
+    return int(ExitCode.DONE)
 
 
 def _copies(home: ProductHome, node: str, signer: Signer) -> list[CheckedReceipt]:
@@ -142,30 +187,80 @@ def _copies(home: ProductHome, node: str, signer: Signer) -> list[CheckedReceipt
     return [] if key is None else list(home.receipts(node, signer=signer).read_all(key))
 
 
-def _compare(home: ProductHome, fleet: Fleet, node: str, signer: Signer) -> int:
-    """Return how many receipts host and controller agree on, after copying new ones."""
+def _compare(home: ProductHome, fleet: Fleet, node: str, signer: Signer) -> Comparison:
+    """Return how far host and controller agree, after copying what is new.
+
+    Raises: `node-unmet`, `record-chain-broken`, what reading copies and asking the host raise.
+    """
     key = home.node_key(node)
     if key is None:
         raise Refused("node-unmet", "this controller has never met the node", where=node)
     copies = home.receipts(node, signer=signer)
-    kept = sum(1 for _ in copies.read_all(key))
+    kept = list(copies.read_all(key))
     session = HostSession(connect(fleet.nodes[node].endpoint, node), node=node)
-    told = [check_receipt(record, node=node, key=key) for record in session.receipts()]
-    for receipt in told:
+    told, error = session.told_receipts()
+    compared = compare_receipts(kept, told, node=node, key=key)
+    if error is not None and not compared.findings:
+        # The host itself says that something is wrong which its receipts don't show.
+        raise error
+    for receipt in compared.new:
         copies.add(receipt, key)
-    if len(told) < kept:
-        raise Refused(
-            "record-chain-broken",
-            "a host has lost receipts",
-            expected=f"at least {kept}",
-            got=len(told),
-            where=node,
+    return compared
+
+
+def _code(result: Comparison | CapsuleError) -> ExitCode:
+    if isinstance(result, CapsuleError):
+        return result.exit_code
+    return ExitCode.INTEGRITY if result.findings else ExitCode.DONE
+
+
+def _compared_fields(node: str, result: Comparison | CapsuleError) -> Mapping[str, object]:
+    if isinstance(result, CapsuleError):
+        return error_fields(result)
+    if not result.findings:
+        return {"receipts": result.agreed + len(result.new)}
+    return {
+        **error_fields(disagreement(result, node)),
+        "findings": [asdict(finding) for finding in result.findings],
+    }
+
+
+def _compared_row(node: str, result: Comparison | CapsuleError) -> tuple[str, str, str]:
+    if isinstance(result, CapsuleError):
+        return node, result.error_id, ""
+    if result.findings:
+        return node, "differs", str(result.agreed)
+    return node, "agrees", str(result.agreed + len(result.new))
+
+
+def _compared_problems(node: str, result: Comparison | CapsuleError) -> list[str]:
+    if isinstance(result, CapsuleError):
+        return [render(result)]
+    if not result.findings:
+        return []
+    each = [
+        f"{node}: receipt {item.number} {item.what}; kept {item.kept}, told {item.told}"
+        for item in result.findings
+    ]
+    return [*each, render(disagreement(result, node))]
+
+
+def _print_receipts(kept: Mapping[str, Sequence[CheckedReceipt]]) -> None:
+    rows = [
+        (
+            node,
+            str(item.receipt.sequence),
+            item.receipt.kind,
+            item.receipt.result,
+            item.receipt.source,
+            item.receipt.target,
+            duration_text(sum(step.took_ms for step in item.receipt.steps)),
+            item.receipt.guard,
         )
-    return len(told)
-
-
-def _code(result: int | CapsuleError) -> ExitCode:
-    return result.exit_code if isinstance(result, CapsuleError) else ExitCode.DONE
+        for node, items in kept.items()
+        for item in items
+    ]
+    print_table(("node", "no", "kind", "result", "from", "to", "took", "guard"), rows, right=(1, 6))
 
 
 def _fields(item: CheckedReceipt) -> Mapping[str, object]:

@@ -114,9 +114,28 @@ def test_a_host_that_lost_its_past_fails_verification_with_10(desk):
         "receipts", "verify", "--lane", "all", "--controller-key", "controller.key"
     )
     assert code == 10
-    assert "record-chain-broken" in out
-    assert "agrees" in out
-    assert "lost receipts" in err
+    assert [line.split()[1] for line in out.splitlines()[1:]] == ["differs", "agrees"]
+    assert "n1: receipt 2 was cut off at the end" in err
+    code, document = desk.json(
+        "receipts", "verify", "--lane", "all", "--controller-key", "controller.key"
+    )
+    assert (code, document["nodes"]["n1"]["error"]) == (10, "record-chain-broken")
+    assert [item["number"] for item in document["nodes"]["n1"]["findings"]] == [2]
+
+
+def test_receipts_are_exported_once_and_audited_with_a_public_key_alone(desk):
+    desk.run(*desk.stage("--lane", "all"))
+    options = ("--lane", "all", "--controller-key", "controller.key", "--output", "all.ndjson")
+    assert desk.json("receipts", "export", *options)[1]["nodes"] == {"n1": 2, "n2": 2}
+    code, _, err = desk.run("receipts", "export", *options)
+    assert code == 2
+    assert "file-exists" in err
+    audit = ("receipts", "audit", "all.ndjson", "--key", "controller.key.pub")
+    assert desk.run(*audit)[1].count("done") == 4
+    assert [len(items) for items in desk.json(*audit)[1]["nodes"].values()] == [2, 2]
+    path = desk.folder / "all.ndjson"
+    path.write_bytes(path.read_bytes().rpartition(b"\n{")[0] + b"\n")
+    assert desk.run(*audit)[0] == 10
 
 
 def test_freezing_shows_the_route_and_gives_the_digest_that_staging_uses(desk):
