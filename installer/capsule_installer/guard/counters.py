@@ -1,0 +1,64 @@
+"""What a network namespace counted of tries that came to nothing; level L2 has no better witness.
+
+Source: proc(5), /proc/PID/net/snmp and snmp6; Linux, include/uapi/linux/snmp.h.
+"""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+__all__ = ["Counters", "parse_counters", "read_counters"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Tries since the namespace was made. Loopback is a network too: nobody is on it."""
+
+    no_route: int = 0
+    no_route6: int = 0
+    tcp_opens: int = 0
+    udp_no_port: int = 0
+    udp6_no_port: int = 0
+
+    def since(self, base: "Counters") -> list[str]:
+        """Return what was counted since `base`, for people; nothing when nothing was."""
+        words = {
+            "no_route": "tries without a route",
+            "no_route6": "tries without an IPv6 route",
+            "tcp_opens": "TCP connects",
+            "udp_no_port": "UDP datagrams to nobody",
+            "udp6_no_port": "IPv6 UDP datagrams to nobody",
+        }
+        changes = {item.name: getattr(self, item.name) - getattr(base, item.name)
+                   for item in fields(self)}  # fmt: skip
+        return [f"{count} {words[name]}" for name, count in changes.items() if count > 0]
+
+
+def parse_counters(snmp: str, snmp6: str) -> Counters:
+    """Read the two files of `/proc`; what is not in them counts as nothing."""
+    found: dict[str, int] = {}
+    lines = snmp.splitlines()
+    for names, values in zip(lines[::2], lines[1::2], strict=False):
+        head, *keys = names.split()
+        found |= {
+            head + key: int(value) for key, value in zip(keys, values.split()[1:], strict=False)
+        }
+    found |= {
+        name: int(value)
+        for name, value in (line.split() for line in snmp6.splitlines() if line.strip())
+    }
+    return Counters(
+        no_route=found.get("Ip:OutNoRoutes", 0),
+        no_route6=found.get("Ip6OutNoRoutes", 0),
+        tcp_opens=found.get("Tcp:ActiveOpens", 0),
+        udp_no_port=found.get("Udp:NoPorts", 0),
+        udp6_no_port=found.get("Udp6NoPorts", 0),
+    )
+
+
+def read_counters(pid: int) -> Counters:
+    """Read the counters of the network that a process is in."""
+    folder = Path(f"/proc/{pid}/net")
+    snmp6 = folder / "snmp6"
+    return parse_counters(
+        (folder / "snmp").read_text(), snmp6.read_text() if snmp6.exists() else ""
+    )

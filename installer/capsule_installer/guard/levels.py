@@ -1,0 +1,70 @@
+"""Which network guards this host can arm: facts in, levels out.
+
+L0 none · L2 denial by namespace · L3 denial with attribution by seccomp user notification. L1,
+which only counts, is not offered: what it counts on a host that others use too proves nothing. What
+is offered here is still proved by the canary of every op: a setting may be silently unenforced.
+
+Source: design, section 9 ("Network guard"); namespaces(7), seccomp(2), `docs/explanation/guard.md`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["KERNEL_MIN", "NAMESPACES", "GuardFacts", "missing_for", "offered_levels"]
+
+KERNEL_MIN: Final = (5, 12)
+"""The first kernel with mount_setattr(2): a whole tree of mounts is made read-only at once."""
+
+NAMESPACES: Final = frozenset({"cgroup", "ipc", "mnt", "net", "pid", "uts"})
+
+_MACHINES: Final = frozenset({"aarch64", "x86_64"})
+# Source: capability.h. Without them no namespace is made, no mount changed, no link set up.
+_NEEDED: Final = {
+    "CAP_SETPCAP": 8,
+    "CAP_NET_ADMIN": 12,
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardFacts:
+    """What this host's kernel lets the host program do.
+
+    `capabilities` is the effective set as bits; `seccomp_actions` are the kernel's own names.
+    """
+
+    is_folder: bool
+    user: int
+    capabilities: int
+    namespaces: frozenset[str]
+    kernel: tuple[int, int]
+    machine: str
+    seccomp_actions: frozenset[str]
+
+
+def offered_levels(facts: GuardFacts) -> tuple[str, ...]:
+    """Return the levels that can be armed, lowest first."""
+    return ("L0", *(level for level in ("L2", "L3") if not missing_for(level, facts)))
+
+
+def missing_for(level: str, facts: GuardFacts) -> tuple[str, ...]:
+    """Return what a level lacks on this host, for people; nothing when it can be armed."""
+    assert level in {"L2", "L3"}, level
+    missing = []
+    if facts.is_folder:
+        missing.append("a host that is not a folder")
+    if facts.user != 0:
+        missing.append("root")
+    missing += [
+        name for name, bit in _NEEDED.items() if not facts.capabilities >> bit & 1
+    ]  # fmt: skip
+    missing += [f"the {name} namespace" for name in sorted(NAMESPACES - facts.namespaces)]
+    if facts.kernel < KERNEL_MIN:
+        missing.append(f"Linux {KERNEL_MIN[0]}.{KERNEL_MIN[1]}")
+    if facts.machine not in _MACHINES:
+        missing.append("an x86-64 or aarch64 processor")
+    # The filter of both levels answers calls with an error; only L3 asks somebody first.
+    needed = {"errno", "kill_process"} | ({"user_notif"} if level == "L3" else set())
+    missing += [f"seccomp's {name}" for name in sorted(needed - facts.seccomp_actions)]
+    return tuple(missing)

@@ -1,0 +1,151 @@
+"""What a guarded step sees of the file system: a plan of mounts, made from what the host has.
+
+Sockets that act on one's behalf lie in folders that are empty inside, or are covered one by one. A
+file that somebody outside would act on later, such as a cron table, can't be written.
+
+Source: mount(2), mount_setattr(2), file-hierarchy(7); `docs/explanation/guard.md`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["DEVICES", "RESOLVER", "Mount", "Verb", "make_mounts"]
+
+DEVICES: Final = ("full", "null", "random", "urandom", "zero")
+RESOLVER: Final = "/run/capsule-guard/resolv.conf"
+"""Where the name server inside is written down; glibc reads it through /etc/resolv.conf."""
+
+_EMPTY: Final = {"/run": "0755", "/tmp": "1777", "/var/tmp": "1777"}  # noqa: S108
+_GONE: Final = ("/var/spool",)
+_READ_ONLY: Final = (
+    "/bin",
+    "/boot",
+    "/efi",
+    "/etc",
+    "/home",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt/capsule",
+    "/root",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/lib/capsule",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+    "/var/lib/dbus",
+    "/var/lib/docker",
+    "/var/lib/dpkg",
+    "/var/lib/systemd",
+    "/var/mail",
+)
+# Settings of the whole kernel, one of which names a program that runs outside.
+_PROC_READ_ONLY: Final = (
+    "/proc/acpi",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+)
+
+
+class Verb(StrEnum):
+    """What one step of the plan does."""
+
+    TMPFS = "tmpfs"
+    BIND = "bind"
+    MOVE = "move"
+    PROC = "proc"
+    READ_ONLY = "read-only"
+    FOLDER = "folder"
+    FILE = "file"
+    LINK = "link"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """One step: `source` is a path, a link's target, or a file's text, as the verb needs."""
+
+    verb: Verb
+    path: str
+    source: str = ""
+    options: str = ""
+
+
+def make_mounts(
+    has: Callable[[str], bool], *, resolver: str | None, sockets: Sequence[str]
+) -> tuple[Mount, ...]:
+    """Return the plan. `has` says whether a path is there and no link.
+
+    `resolver` is where /etc/resolv.conf really lies, None when there is none; `sockets` are paths
+    of sockets that somebody outside listens on.
+    """
+    hidden = tuple(f"{path}/" for path in (*_EMPTY, *_GONE, "/dev", "/proc"))
+    plan = []
+    for path in (path for path in _READ_ONLY if has(path)):
+        plan += [
+            Mount(verb=Verb.BIND, path=path, source=path),
+            Mount(verb=Verb.READ_ONLY, path=path),
+        ]
+    for path in (path for path in _GONE if has(path)):
+        plan += [Mount(verb=Verb.TMPFS, path=path), Mount(verb=Verb.READ_ONLY, path=path)]
+    plan += [
+        Mount(verb=Verb.TMPFS, path=path, options=f"mode={mode}")
+        for path, mode in _EMPTY.items()
+        if has(path)
+    ]
+    # Programs that ask whether systemd runs then go on and are met at its socket, by name.
+    plan.append(Mount(verb=Verb.FOLDER, path="/run/systemd/system"))
+    plan += _resolver(resolver)
+    plan += _devices()
+    plan += [
+        Mount(verb=Verb.BIND, path=path, source="/dev/null")
+        for path in sorted(set(sockets))
+        if not path.startswith(hidden)
+    ]
+    plan.append(Mount(verb=Verb.PROC, path="/proc"))
+    for path in (path for path in _PROC_READ_ONLY if has(path)):
+        plan += [
+            Mount(verb=Verb.BIND, path=path, source=path),
+            Mount(verb=Verb.READ_ONLY, path=path),
+        ]
+    return tuple(plan)
+
+
+def _resolver(real: str | None) -> list[Mount]:
+    text = "nameserver 127.0.0.1\noptions attempts:1 timeout:1\n"
+    plan = [Mount(verb=Verb.FILE, path=RESOLVER, source=text)]
+    if real is None:
+        return plan
+    if real.startswith("/run/"):
+        return [*plan, Mount(verb=Verb.FILE, path=real, source=text)]
+    return [*plan, Mount(verb=Verb.BIND, path=real, source=RESOLVER)]
+
+
+def _devices() -> list[Mount]:
+    """Build a folder of harmless devices beside, then move it over /dev: no disk is in it."""
+    made = "/run/capsule-guard/dev"
+    plan = [
+        Mount(verb=Verb.FOLDER, path=made),
+        Mount(verb=Verb.TMPFS, path=made, options="mode=0755"),
+    ]
+    for name in DEVICES:
+        plan += [
+            Mount(verb=Verb.FILE, path=f"{made}/{name}"),
+            Mount(verb=Verb.BIND, path=f"{made}/{name}", source=f"/dev/{name}"),
+        ]
+    plan += [
+        Mount(verb=Verb.FOLDER, path=f"{made}/shm"),
+        Mount(verb=Verb.TMPFS, path=f"{made}/shm", options="mode=1777"),
+    ]
+    links = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+    plan += [
+        Mount(verb=Verb.LINK, path=f"{made}/{name}", source=target)
+        for name, target in links.items()
+    ]
+    return [*plan, Mount(verb=Verb.MOVE, path="/dev", source=made)]
