@@ -1,6 +1,8 @@
 """What an op does, line by line, for `capsule follow` and for its receipt.
 
-Not durable and never decisive: it may lack its end, and a full disk only makes it shorter.
+Not durable and never decisive: after a power cut it may lack its end. An op that is not decided
+must be able to record what it does, so a step whose line can't be written fails. A restore goes on
+without: undoing comes first, and `required` is False.
 """
 
 from collections.abc import Iterable
@@ -18,31 +20,36 @@ JOURNALS = (OpFile.STEPS, OpFile.STEPS_RESTORE)
 
 
 class Journal:
-    """Write one journal file of an op."""
+    """Write one journal file of an op. With `required`, a line that can't be written is an error.
 
-    def __init__(self, *, disk: Disk, op: OpFolder, name: OpFile) -> None:
+    `started`, `done` and `deadline` then raise `disk-*`; `failed` never does, because it is written
+    on the way out of another error.
+    """
+
+    def __init__(self, *, disk: Disk, op: OpFolder, name: OpFile, required: bool = False) -> None:
         self._writer: Writer | None = None
+        self._required = required
+        self._failure: Failed | None = None
         path = f"{op.path}/{name}"
         try:
             if disk.stat(path) is not None:
                 disk.unlink(path)
             self._writer = disk.create(path, 0o600)
-        except Failed:
-            # Without space an op must still be undone.
-            self._writer = None
+        except Failed as error:
+            self._failure = error
 
     def started(self, name: str, limit_ms: int) -> None:
         """Say that a step began."""
-        self._write({"name": name, "state": "started", "limit_ms": limit_ms})
+        self._require({"name": name, "state": "started", "limit_ms": limit_ms})
 
     def done(self, step: Step) -> None:
         """Say that a step ended well."""
-        self._write({"name": step.name, "state": "done", "took_ms": step.took_ms,
-                     "limit_ms": step.limit_ms})  # fmt: skip
+        self._require({"name": step.name, "state": "done", "took_ms": step.took_ms,
+                       "limit_ms": step.limit_ms})  # fmt: skip
 
     def deadline(self, name: str, at_ms: int) -> None:
         """Say when, on the boot clock, a timer will restore."""
-        self._write({"name": name, "state": "deadline", "at_ms": at_ms})
+        self._require({"name": name, "state": "deadline", "at_ms": at_ms})
 
     def failed(self, name: str, took_ms: int, why: str) -> None:
         """Say that a step failed."""
@@ -54,12 +61,18 @@ class Journal:
             self._writer.close()
             self._writer = None
 
+    def _require(self, line: JsonValue) -> None:
+        self._write(line)
+        if self._required and self._failure is not None:
+            raise self._failure
+
     def _write(self, line: JsonValue) -> None:
         if self._writer is None:
             return
         try:
             self._writer.write(encode(line) + b"\n")
-        except Failed:
+        except Failed as error:
+            self._failure = error
             self.close()
 
 

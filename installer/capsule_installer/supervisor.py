@@ -47,7 +47,7 @@ def run_op(effects: Effects, op: OpFolder) -> Result:
     Raises: what can only be a bug or a disk that does not even take a link.
     """
     order = decode_order(op.order().payload)
-    journal = Journal(disk=effects.disk, op=op, name=OpFile.STEPS)
+    journal = Journal(disk=effects.disk, op=op, name=OpFile.STEPS, required=True)
     try:
         _attempt(effects, op, order, journal)
     finally:

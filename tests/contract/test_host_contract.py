@@ -3,8 +3,6 @@
 The fake host is what the controller's tests run against, so it must not promise more.
 """
 
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,19 +17,9 @@ from capsule_manifest.policy import encode_policy
 from support import documents
 from support.capsules import fake_runtime
 from support.failures import fails_with
+from support.host_programs import real_launcher
 
 POLICY = encode_policy(documents.make_policy())
-
-
-def real_launcher():
-    """Return a launcher of the host program as it lies in this tree."""
-    paths = os.pathsep.join(path for path in sys.path if path)
-    return (
-        "#!/bin/sh\n"
-        'root=$(cd "$(dirname "$0")/../../.." && pwd)\n'
-        f"export PYTHONPATH='{paths}'\n"
-        f'exec \'{sys.executable}\' -m capsule_installer --root "$root" "$@"\n'
-    ).encode()
 
 
 @pytest.fixture(params=["fake", "real"])

@@ -6,26 +6,13 @@ import pytest
 
 from capsule_installer.accept import accept_order
 from capsule_installer.collect import collect, plan_collection
-from capsule_installer.supervisor import supervise
 from capsule_manifest.errors import Failed
 from support.documents import make_marker
 from support.install_world import World
+from support.ops import carry_out
 from support.staged_host import Build
 
 NAMES = [f"{number}-00000000" for number in range(1, 8)]
-
-
-def installed(world: World, marker, op_id: str) -> None:
-    effects = world.effects()
-    order = world.host.order(
-        marker,
-        op_id=op_id,
-        boot_id=effects.clock.boot_id(),
-        boot_ms=effects.clock.boot_ms(),
-        confirm="local",
-    )
-    accept_order(effects, order)
-    supervise(effects, op_id)
 
 
 @pytest.fixture
@@ -33,8 +20,8 @@ def world() -> World:
     """A host on which 1, 2 and 3 were installed, 4 failed, and 5 is staged."""
     made = World.fresh()
     for counter in (1, 2, 3):
-        installed(made, made.stage(Build(counter=counter)), f"{counter}" * 32)
-    installed(made, made.stage(Build(counter=4), broken=True), "4" * 32)
+        carry_out(made, made.stage(Build(counter=counter)), f"{counter}" * 32)
+    carry_out(made, made.stage(Build(counter=4), broken=True), "4" * 32)
     made.stage(Build(counter=5))
     return made
 
