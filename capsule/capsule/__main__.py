@@ -1,94 +1,37 @@
-"""The process edge of the controller: one place that prints failures and chooses the exit code."""
+"""The way into the program.
 
-import atexit
-import errno
-import json
-import os
-import signal
+Connecting to a host takes longer than reading a command, and needs little of it: so the connections
+of a staging begin here, before anything else is imported.
+"""
+
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-import click
-
-from capsule.cli import program
-from capsule_manifest.errors import CapsuleError, ExitCode, Failed, render
-
 __all__ = ["main", "run"]
-
-_OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-_REPORT_SCHEMA = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Exits of commands are their return values."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    wants_json = "--json" in given
-    try:
-        result = program.main(given, prog_name="capsule", standalone_mode=False)
-    except click.exceptions.Abort:
-        return _interrupted()
-    except KeyboardInterrupt:
-        return _interrupted()
-    except click.ClickException as error:
-        error.show()
-        if wants_json:
-            _print_json({"error": "usage", "exit_code": 2, "what": error.format_message()})
-        return int(ExitCode.USAGE)
-    except CapsuleError as error:
-        return _report(error, wants_json=wants_json)
-    except BrokenPipeError:
-        # The reader went away, as in `capsule inspect … | head`. Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except OSError as error:
-        return _report(_of_system(error), wants_json=wants_json)
-    return result if isinstance(result, int) else int(ExitCode.DONE)
+    """Run one command, of the command line if none is given, and return its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] != ["stage"]:
+        from capsule.cli.edge import main as command
+
+        return command(given)
+    from capsule.early import streams_for
+
+    with streams_for(given[1:]) as early:
+        from capsule.cli.edge import main as command
+
+        return command(given, early=early)
 
 
 def run() -> NoReturn:
-    """Run one command as this process, and end it.
-
-    Python would take every module apart first, which takes a third as long as importing them did.
-    What was registered to be done at the end is done.
-    """
+    """Run one command as this process, and end it."""
     code = main()
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            # There is none where a caller has closed it.
-            if stream is not None:
-                stream.flush()
-    except BrokenPipeError:
-        code = 128 + signal.SIGPIPE
-    except OSError as error:
-        code = _report(_of_system(error), wants_json=False)
-    atexit._run_exitfuncs()  # noqa: SLF001  # what os._exit would leave out has no public name
-    os._exit(code)
+    from capsule.cli.edge import end
 
-
-def _report(error: CapsuleError, *, wants_json: bool) -> int:
-    if wants_json:
-        _print_json(error.as_record())
-    click.echo(render(error), err=True)
-    return int(error.exit_code)
-
-
-def _print_json(fields: dict[str, str | int]) -> None:
-    click.echo(json.dumps({"schema": _REPORT_SCHEMA, **fields}, indent=2, ensure_ascii=False))
-
-
-def _interrupted() -> int:
-    click.echo("interrupted", err=True)
-    return int(ExitCode.INTERRUPTED)
-
-
-def _of_system(error: OSError) -> CapsuleError:
-    """Return what the operating system refused, in our words."""
-    place = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-    what = error.strerror or str(error)
-    if error.errno in _OUT_OF_SPACE:
-        return Failed("disk-full", "the disk is full", got=what, where=place)
-    return Failed("file-failed", "a file can't be used", got=what, where=place)
+    end(code)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ what is opened is used only if the checked inventory says the very same, and is 
 Nothing is done on a host before: whoever is connected to says who it is, and waits.
 """
 
+import sys
 import threading
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +15,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from capsule.transport.base import Channel, Limits, Transport
+from capsule.transport.base import RECEIVE, Channel, Limits, Transport, host_program
+from capsule.transport.connect import connect
 from capsule_manifest.errors import CapsuleError
 from capsule_manifest.route import CA_MARK, LANE_NODES_MAX, Endpoint, Hop
 
-__all__ = ["EARLY_MAX", "EarlyStreams", "first_sight"]
+__all__ = ["EARLY_MAX", "EarlyStreams", "first_sight", "streams_for"]
 
 EARLY_MAX: Final = LANE_NODES_MAX
 """As many as are worked on at a time; one more would wait with an idle connection."""
 _SIZE_BYTES_MAX: Final = 1024 * 1024
+
+_SWITCH_S: Final = 0.0002
+"""How long a thread that opens a stream waits for one that imports. Each of its steps would wait
+5 ms otherwise, and it takes a dozen to start a client."""
 
 Connect = Callable[[Endpoint, str], Transport]
 
@@ -75,6 +81,34 @@ class EarlyStreams:
         """Close what nobody claimed; what is still being opened closes itself."""
         for opening in self._openings.values():
             opening.abandon()
+
+
+def streams_for(arguments: Sequence[str]) -> EarlyStreams:
+    """Begin the streams that `capsule stage` with these arguments will ask for.
+
+    The arguments are read as far as they are plain; what else they say, the command finds out.
+    """
+    fleet, lane = "fleet.toml", None
+    nodes: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, is_joined, value = word.partition("=")
+        if name not in {"--fleet", "--lane", "--node"}:
+            continue
+        value = value if is_joined else next(words, "")
+        if name == "--fleet":
+            fleet = value
+        elif name == "--lane":
+            lane = value
+        else:
+            nodes.append(value)
+    early = EarlyStreams(
+        connect, lambda way: (host_program(way), "receive", "--hello"), limits=RECEIVE
+    )
+    if (lane is None) == bool(nodes):
+        sys.setswitchinterval(_SWITCH_S)
+        early.begin(first_sight(Path(fleet), lane=lane, nodes=tuple(nodes)))
+    return early
 
 
 class _EarlyTransport:

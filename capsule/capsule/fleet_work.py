@@ -5,16 +5,13 @@ another; whatever leaves a node's thread is that node's result.
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import Final, TypeVar
 
-from capsule.transport.base import Transport
-from capsule.transport.connect import Connector, access_from
+from capsule.transport.connect import connect
 from capsule_manifest.errors import CapsuleError, ExitCode, Failed
-from capsule_manifest.route import LANE_NODES_MAX, Endpoint
+from capsule_manifest.route import LANE_NODES_MAX
 
 __all__ = ["connect", "exit_code", "for_each_node"]
 
@@ -60,20 +57,6 @@ def exit_code(codes: Iterable[ExitCode]) -> ExitCode:
         if code in present:
             return code
     return next((code for code in present if code is not ExitCode.DONE), ExitCode.DONE)
-
-
-def connect(endpoint: Endpoint, node: str) -> Transport:
-    """Return the transport to a frozen endpoint. All of a process share one limit of handshakes.
-
-    Raises:
-        Refused: `endpoint-invalid`; the node is in the message.
-    """
-    return _connector()(endpoint, node)
-
-
-@cache
-def _connector() -> Connector:
-    return Connector(access_from(os.environ))
 
 
 def _internal(error: Exception, node: str) -> Failed:

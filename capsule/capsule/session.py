@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from typing import Final
 
 from capsule.host_records import Hello, HostRecord, host_error, read_hello
-from capsule.transport.base import EXIT_NOT_FOUND, QUICK, Channel, Limits, Transport
+from capsule.transport.base import (
+    EXIT_NOT_FOUND,
+    QUICK,
+    Channel,
+    Limits,
+    Transport,
+    host_program,
+)
 from capsule_manifest.canonical import JsonValue, encode
 from capsule_manifest.errors import CapsuleError, ExitCode, Failed, Refused
 from capsule_manifest.fields import Object
@@ -18,14 +25,9 @@ from capsule_manifest.keys import PublicKey, b64decode, b64encode, public_key
 from capsule_manifest.survey import Survey, decode_survey
 from capsule_manifest.wire import RecordReader
 
-__all__ = ["Dialogue", "HostSession", "host_program"]
+__all__ = ["Dialogue", "HostSession"]
 
 _NOISE_SHOWN: Final = 300
-
-
-def host_program(transport: Transport) -> str:
-    """Return where a host's program lies."""
-    return f"{transport.root}/opt/capsule/bin/capsule"
 
 
 class Dialogue:

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from capsule.early import EARLY_MAX, EarlyStreams, first_sight
+from capsule import early
+from capsule.early import EARLY_MAX, EarlyStreams, first_sight, streams_for
 from capsule.inventory import read_fleet
 from capsule.transport.base import QUICK, RECEIVE
 from capsule_manifest.errors import Failed
@@ -187,3 +188,27 @@ def test_no_more_are_begun_than_are_worked_on_at_a_time(way):
     with early_on(way) as early:
         early.begin({f"n{index}": endpoint(f"10.0.0.{index}") for index in range(EARLY_MAX + 3)})
         assert len(way.opened) == EARLY_MAX
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begun"),
+    [
+        (["a.capsule", "--lane", "all"], ["n1", "n2", "n4"]),
+        (["a.capsule", "--lane=a", "--json"], ["n1"]),
+        (["--node=n4", "--node", "n1", "a.capsule"], ["n4", "n1"]),
+        (["a.capsule"], []),
+        (["--help"], []),
+        (["a.capsule", "--lane", "all", "--node", "n1"], []),
+        (["a.capsule", "--lane"], []),
+        (["a.capsule", "--node", "gone"], []),
+    ],
+)
+def test_streams_begin_as_the_arguments_say_and_none_if_they_contradict(
+    tmp_path, monkeypatch, way, arguments, begun
+):
+    (tmp_path / "fleet.toml").write_text(HEAD + PLAIN)
+    met = []
+    monkeypatch.setattr(early, "connect", lambda _endpoint, node: met.append(node) or way)
+    with streams_for([*arguments, f"--fleet={tmp_path / 'fleet.toml'}"]):
+        assert met == begun
+    way.let_through.set()

@@ -4,8 +4,8 @@ import shutil
 import pytest
 
 from capsule.fleet_status import ask_hosts, highest_fence, node_state, state_code
-from capsule.fleet_work import connect
 from capsule.host_records import read_hello
+from capsule.transport.connect import connect
 from capsule_manifest.errors import ExitCode, Failed
 from capsule_manifest.route import Endpoint
 from support.capsules import fake_runtime

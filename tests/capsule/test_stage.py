@@ -9,12 +9,12 @@ import pytest
 
 from capsule.builder.single_file import write_single_file
 from capsule.first_contact import RuntimeSource
-from capsule.fleet_work import connect
 from capsule.home import ProductHome
 from capsule.inventory import read_fleet
 from capsule.payload import open_payload
 from capsule.stage import NodeStaged, Stager
 from capsule.transport.base import Limits
+from capsule.transport.connect import connect
 from capsule_manifest.errors import CapsuleError
 from support import documents
 from support.capsules import fake_runtime, write_capsule

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from capsule.first_contact import RuntimeSource
-from capsule.fleet_work import connect
+from capsule.transport.connect import connect
 from capsule.home import ProductHome
 from capsule.install import Installer
 from capsule.inventory import read_fleet

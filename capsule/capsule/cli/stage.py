@@ -1,8 +1,4 @@
-"""`capsule stage`: send a capsule to hosts, which keep serving meanwhile.
-
-Read first and quickly: the connections begin here, before `stage_run` and all that it needs are
-imported.
-"""
+"""`capsule stage`: send a capsule to hosts, which keep serving meanwhile."""
 
 from pathlib import Path
 
@@ -17,10 +13,8 @@ from capsule.cli.controller import (
     route_key_option,
 )
 from capsule.cli.output import json_option
-from capsule.early import EarlyStreams, first_sight
-from capsule.fleet_work import connect
-from capsule.session import host_program
-from capsule.transport.base import RECEIVE
+from capsule.early import EarlyStreams
+from capsule.transport.connect import connect
 
 __all__ = ["command"]
 
@@ -45,7 +39,9 @@ __all__ = ["command"]
     help="Raise this controller's fence above that of every other controller.",
 )
 @json_option
+@click.pass_obj
 def command(
+    early: EarlyStreams | None,
     capsule: Path,
     lane: str | None,
     nodes: tuple[str, ...],
@@ -65,23 +61,19 @@ def command(
     """
     if (lane is None) == (not nodes):
         raise click.UsageError("give either --lane or --node")
-    greeting = EarlyStreams(
-        connect, lambda way: (host_program(way), "receive", "--hello"), limits=RECEIVE
-    )
-    with greeting as early:
-        early.begin(first_sight(fleet_path, lane=lane, nodes=nodes))
-        from capsule.cli.stage_run import run
+    # What it imports takes longer than printing a help.
+    from capsule.cli.stage_run import run
 
-        return run(
-            capsule,
-            lane=lane,
-            nodes=nodes,
-            fleet_path=fleet_path,
-            policy_path=policy_path,
-            route_key_path=route_key_path,
-            controller_key_path=controller_key_path,
-            home_path=home_path,
-            take_over=take_over,
-            as_json=as_json,
-            connect=early.connect,
-        )
+    return run(
+        capsule,
+        lane=lane,
+        nodes=nodes,
+        fleet_path=fleet_path,
+        policy_path=policy_path,
+        route_key_path=route_key_path,
+        controller_key_path=controller_key_path,
+        home_path=home_path,
+        take_over=take_over,
+        as_json=as_json,
+        connect=connect if early is None else early.connect,
+    )

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-__all__ = ["EXIT_NOT_FOUND", "QUICK", "RECEIVE", "Channel", "Ended", "Limits", "Transport"]
+__all__ = [
+    "EXIT_NOT_FOUND",
+    "QUICK",
+    "RECEIVE",
+    "Channel",
+    "Ended",
+    "Limits",
+    "Transport",
+    "host_program",
+]
 
 EXIT_NOT_FOUND: Final = 127
 """What a shell and `env` answer when the program is not there; every transport answers the same."""
@@ -130,3 +139,8 @@ class Transport(Protocol):
             Refused: over SSH `host-key-changed`, `ssh-auth-refused`, `sudo-refused`.
         """
         ...
+
+
+def host_program(transport: Transport) -> str:
+    """Return where a host's program lies."""
+    return f"{transport.root}/opt/capsule/bin/capsule"

@@ -1,6 +1,8 @@
 """From a frozen endpoint to the transport that reaches it."""
 
+import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -13,10 +15,31 @@ from capsule.transport.ssh_entry import Access
 from capsule_manifest.errors import Refused
 from capsule_manifest.route import Endpoint
 
-__all__ = ["AGENT_VARIABLE", "IDENTITY_VARIABLE", "Connector", "SshTransport", "access_from"]
+__all__ = [
+    "AGENT_VARIABLE",
+    "IDENTITY_VARIABLE",
+    "Connector",
+    "SshTransport",
+    "access_from",
+    "connect",
+]
 
 IDENTITY_VARIABLE: Final = "CAPSULE_SSH_IDENTITY"
 AGENT_VARIABLE: Final = "CAPSULE_SSH_AGENT"
+
+
+def connect(endpoint: Endpoint, node: str) -> Transport:
+    """Return the transport to a frozen endpoint. All of a process share one limit of handshakes.
+
+    Raises:
+        Refused: `endpoint-invalid`; the node is in the message.
+    """
+    return _connector()(endpoint, node)
+
+
+@cache
+def _connector() -> "Connector":
+    return Connector(access_from(os.environ))
 
 
 class Connector:

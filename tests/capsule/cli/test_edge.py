@@ -53,6 +53,18 @@ def test_the_help_imports_nothing_heavy():
     assert [name for name in COMMANDS if f"\n  {name} " not in done.stdout] == []
 
 
+def test_the_connections_of_a_staging_begin_before_the_command_line_is_imported():
+    script = (
+        "import sys\nfrom capsule.early import streams_for\nstreams_for(['--lane', 'all'])\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert ((HEAVY - {"blake3"}) | {"click", "fabric"}) & loaded == set()
+
+
 def test_names_are_completed_from_the_table():
     complete = ShellComplete(program, {}, "capsule", "_CAPSULE_COMPLETE")
     found = {item.value: item.help for item in complete.get_completions([], "in")}
