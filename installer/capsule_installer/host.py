@@ -1,6 +1,8 @@
 """What every verb is given: this host's disk, places, clock, machine, and where answers go."""
 
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from capsule_installer.clock import Clock
 from capsule_installer.disk import Disk, FileKind, Lock
@@ -9,11 +11,12 @@ from capsule_installer.fsops import make_dirs
 from capsule_installer.layout import Layout
 from capsule_installer.report import Reporter
 from capsule_installer.state import HostState
-from capsule_manifest.errors import Refused
+from capsule_manifest.errors import CapsuleError, Refused
 
 __all__ = ["Host"]
 
-_WRITABLE_BY_OTHERS = 0o022
+_WRITABLE_BY_OTHERS: Final = 0o022
+_BOOT_ID_BYTES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +44,12 @@ class Host:
         if self.layout.root:
             # Its parent is the operator's own choice, so only the root itself must exist.
             self._check(self.layout.root)
-        for path, mode in self.layout.folders():
-            make_dirs(self.disk, path, mode)
+        folders = self.layout.folders()
+        if not self._are_kept():
+            for path, mode in folders:
+                make_dirs(self.disk, path, mode)
+            self._remember_kept()
+        for path, _ in folders:
             self._check(path)
 
     def take_lock(self) -> Lock:
@@ -52,6 +59,33 @@ class Host:
             Failed: `host-busy`.
         """
         return self.disk.lock(self.layout.lock)
+
+    def _are_kept(self) -> bool:
+        """Say whether all folders are there, and durable since this boot: an fsync waits for a disk.
+
+        What says so is withdrawn before one of them is made again: a stop may come in between.
+        """
+        try:
+            boot_id = self.disk.read(self.layout.kept, _BOOT_ID_BYTES_MAX).decode(
+                "ascii", "replace"
+            )
+        except FileNotFoundError:
+            return False
+        folders = self.layout.folders()
+        if boot_id == self.clock.boot_id() and all(self.disk.stat(path) for path, _ in folders):
+            return True
+        with suppress(FileNotFoundError):
+            self.disk.unlink(self.layout.kept)
+        return False
+
+    def _remember_kept(self) -> None:
+        # Whoever else has just made them says the same.
+        # Nor does a full disk hinder anybody: the next one looks again.
+        with (
+            suppress(FileExistsError, CapsuleError),
+            self.disk.create(self.layout.kept, 0o600) as writer,
+        ):
+            writer.write(self.clock.boot_id().encode("ascii"))
 
     def _check(self, path: str) -> None:
         found = self.disk.stat(path)

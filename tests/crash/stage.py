@@ -14,6 +14,7 @@ from functools import cache
 
 from capsule_installer.disk import Disk
 from capsule_installer.identity import load_node_key
+from capsule_installer.layout import make_layout
 from capsule_installer.receipts import verify_chain
 from capsule_installer.trust_verb import update_policy
 from capsule_installer.verify_host import HostVerifier
@@ -159,6 +160,7 @@ def _lose_power(
     for index, (how, disk) in enumerate(losses):
         # A repetition is stopped only where all is lost or kept, as in the other half.
         deep = nested and index < WHOLE_STATES
+        _boot(disk)
         if not report.is_known(_state(deed, disk, said), deep=deep):
             lost = f"{where}, power lost: {how}"
             _check_and_repeat(deed, report, disk, said, lost, nested=deep)
@@ -279,6 +281,13 @@ def _copy(disk: ModelDisk, skip: str) -> ModelDisk:
     copied.skip = frozenset({skip})
     copied.labels = set()
     return copied
+
+
+def _boot(disk: ModelDisk) -> None:
+    """Forget what is bound to the boot: to the next one it says the same as no file."""
+    kept = make_layout(ROOT).kept
+    if disk.stat(kept) is not None:
+        disk.unlink(kept)
 
 
 def _on(disk: Disk) -> Receiver:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from capsule_installer.disk import Disk, RealDisk
+from capsule_installer.engines.base import Images, NoImages
 from capsule_installer.enrol import enrol
 from capsule_installer.facts import MachineFacts
 from capsule_installer.host import Host
@@ -220,17 +221,18 @@ def make_capsule(
 
 
 class FakeClock:
-    """A clock that moves a millisecond whenever it is read."""
+    """A clock that moves a millisecond whenever it is read. `boot` is the boot that it counts."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000
+        self.boot = BOOT
 
     def boot_ms(self) -> int:
         self.now_ms += 1
         return self.now_ms
 
     def boot_id(self) -> str:
-        return BOOT
+        return self.boot
 
     def sleep_ms(self, duration_ms: int) -> None:
         self.now_ms += duration_ms
@@ -344,6 +346,7 @@ class Receiver:
         self.layout = self.host.layout
         self.state = self.host.state
         self.services = FakeServices()
+        self.images: Images = NoImages()
         self.python = FakePython(self.disk)
         self.policy: Policy = documents.make_policy()
 
@@ -446,7 +449,13 @@ class Receiver:
 
     def take(self, messages: Iterator[Message]) -> None:
         """Receive whatever comes."""
-        receive(self.host, messages, services=self.services, python=self.python)
+        receive(
+            self.host,
+            messages,
+            services=self.services,
+            python=self.python,
+            images=lambda: self.images,
+        )
 
     def marker(self, capsule: Capsule) -> Marker | None:
         """Return the staged marker of a capsule, verified."""
