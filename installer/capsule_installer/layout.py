@@ -149,6 +149,11 @@ class Layout:
         return self.run + "/lock"
 
     @property
+    def kept(self) -> str:
+        """The boot in which all folders were found, or made, and made durable."""
+        return self.run + "/folders"
+
+    @property
     def nonces(self) -> str:
         """Nonces that hellos gave out."""
         return self.run + "/nonces"
