@@ -174,6 +174,8 @@ def _remove(effects: Effects, collection: Collection) -> None:
         disk.fsync_dir(layout.ops, "removed ops' names")
     for name in removed:
         remove_tree(disk, f"{layout.ops}/{name}")
+    # Last, because an engine may fail: what it keeps for nobody is found again by the next run.
+    effects.images.forget(set(collection.kept))
 
 
 def _markers(effects: Effects) -> dict[str, Marker]:

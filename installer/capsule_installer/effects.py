@@ -11,6 +11,7 @@ from typing import Protocol
 
 from capsule_installer.clock import Clock
 from capsule_installer.disk import Disk
+from capsule_installer.engines.base import Images
 from capsule_installer.layout import Layout
 from capsule_installer.processes import Processes
 from capsule_installer.prove import Prover
@@ -79,3 +80,4 @@ class Effects:
     worker: Worker
     clock: Clock
     accounts: Accounts
+    images: Images

@@ -11,8 +11,10 @@ from typing import Final
 
 from capsule_installer.disk import Disk
 from capsule_installer.effects import Effects
+from capsule_installer.engines.base import WantedImage
+from capsule_installer.engines.wanted import wanted_images
 from capsule_installer.layout import Layout
-from capsule_installer.render import node_values
+from capsule_installer.render import image_values, node_values
 from capsule_manifest.digest import ObjectId
 from capsule_manifest.envelope import decode_record, encode_record, sign
 from capsule_manifest.errors import Refused
@@ -63,6 +65,7 @@ class Installation:
     files: tuple[PlacedFile, ...]
     guarded_steps: tuple[tuple[str, ...], ...]
     budgets: Budgets
+    images: tuple[WantedImage, ...] = ()
 
 
 def installed_marker_path(layout: Layout) -> str:
@@ -137,16 +140,20 @@ def load_generation(
         )  # fmt: skip
     release = decode_release(manifest, where=f"{folder}/capsule.json")
     values = node_values(layout, generation=marker.generation, node=node, node_vars=route_node.vars)
+    components = [item for item in release.components if marker.trees.get(item.name) == item.tree]
+    values |= image_values(components)
     names = [key.removeprefix(_UNITS) for key in marker.derived if key.startswith(_UNITS)]
+    units = {name: _unit_text(disk, f"{folder}/{_UNITS}{name}") for name in sorted(names)}
     return Installation(
         marker=marker,
         folder=folder,
         commit=release.source.commit,
-        units={name: _unit_text(disk, f"{folder}/{_UNITS}{name}") for name in sorted(names)},
+        units=units,
         specs=_specs(release, marker, set(names), values),
         files=_files(layout, release, marker, folder),
         guarded_steps=_steps(release, marker, folder, values),
         budgets=release.budgets,
+        images=wanted_images(components, units, folder),
     )
 
 

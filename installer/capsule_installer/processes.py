@@ -13,7 +13,14 @@ from typing import Final, Protocol
 
 from capsule_manifest.errors import Failed
 
-__all__ = ["CLEAN_ENVIRONMENT", "Completed", "ProcessFacts", "Processes", "RealProcesses"]
+__all__ = [
+    "CLEAN_ENVIRONMENT",
+    "Completed",
+    "ProcessFacts",
+    "Processes",
+    "RealProcesses",
+    "control_group",
+]
 
 CLEAN_ENVIRONMENT: Final[Mapping[str, str]] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -174,6 +181,20 @@ class RealProcesses:
     def all_pids(self) -> list[int]:
         """List `/proc`."""
         return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def control_group(pid: int) -> str:
+    """Return the path of a process's control group in systemd's hierarchy, "" for one that is gone.
+
+    Source: cgroups(7), "/proc files".
+    """
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            paths = {name: path.rstrip("\n") for _, name, path in
+                     (line.split(":", 2) for line in file)}  # fmt: skip
+    except (OSError, ValueError):
+        return ""
+    return paths.get("name=systemd") or paths.get("", "")
 
 
 def _start(

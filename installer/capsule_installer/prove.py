@@ -3,18 +3,21 @@
 A start that returned proves nothing: a service crashes a second later, or is the old process. So a
 unit must answer its probe (or be active), stay the same process with the same restart count over
 its soak, and `/proc` must show the generation's commit in its environment and the generation's
-files in its folder, command line or memory.
+files in its folder, command line or memory. A unit that runs an image shows no file: its containers
+must be of that image, and their first processes in the unit's own control group.
 
 Source: design, section 9 ("Proof"); proc(5).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from capsule_installer.clock import Clock
-from capsule_installer.processes import Processes, ProcessFacts
+from capsule_installer.engines.base import Container, WantedImage
+from capsule_installer.processes import Processes, ProcessFacts, control_group
 from capsule_installer.services.base import ServiceManager, UnitState
 from capsule_manifest.digest import CapsuleId
 from capsule_manifest.errors import Failed
@@ -38,6 +41,7 @@ class Expected:
     commit: str
     generation: str
     folder: str
+    images: tuple[WantedImage, ...] = ()
 
 
 class Prover(Protocol):
@@ -92,12 +96,21 @@ class ServiceProver:
     """Prove by asking the service manager, the probe and `/proc`."""
 
     def __init__(
-        self, *, services: ServiceManager, processes: Processes, clock: Clock, probe: HttpProbe
+        self,
+        *,
+        services: ServiceManager,
+        processes: Processes,
+        clock: Clock,
+        probe: HttpProbe,
+        containers: Callable[[], tuple[Container, ...]] = tuple,
+        groups: Callable[[int], str] = control_group,
     ) -> None:
         self._services = services
         self._processes = processes
         self._clock = clock
         self._probe = probe
+        self._containers = containers
+        self._groups = groups
 
     def prove(
         self, units: Sequence[Unit], expected: Expected, until_ms: int
@@ -176,7 +189,11 @@ class ServiceProver:
                     "proof-failed", f"the main process has another {name}", expected=value,
                     got=facts.environment.get(name, "nothing"), where=unit.name,
                 )  # fmt: skip
-        evidence = _evidence(facts, expected.folder)
+        images = {item.id for item in expected.images if unit.name in item.units}
+        if images:
+            evidence = self._container_evidence(unit, images)
+        else:
+            evidence = _evidence(facts, expected.folder)
         if not evidence:
             raise Failed(
                 "proof-failed", "the main process uses no file of the generation",
@@ -191,6 +208,30 @@ class ServiceProver:
             commit=expected.commit,
             evidence=evidence,
         )
+
+    def _container_evidence(self, unit: Unit, images: AbstractSet[str]) -> tuple[str, ...]:
+        """Return what runs in the unit's containers, all of which must be of its images."""
+        found = [
+            container
+            for container in self._containers()
+            if _is_in_unit(self._groups(container.pid), unit.name)
+        ]
+        foreign = [container.image for container in found if container.image not in images]
+        if foreign or not found:
+            raise Failed(
+                "proof-failed", "the unit's containers are not of its image",
+                expected=", ".join(sorted(images)), got=", ".join(foreign) or "no container",
+                where=unit.name,
+            )  # fmt: skip
+        return tuple(
+            f"container {container.id[:12]} of {container.image}, pid {container.pid}"
+            for container in found[:_EVIDENCE_MAX]
+        )
+
+
+def _is_in_unit(group: str, unit: str) -> bool:
+    # systemd names a control group after its unit; an engine may put more below it.
+    return unit in group.split("/")
 
 
 def _evidence(facts: ProcessFacts, folder: str) -> tuple[str, ...]:

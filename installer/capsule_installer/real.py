@@ -5,6 +5,7 @@ from typing import Final
 from capsule_installer.clock import BootClock
 from capsule_installer.disk import Disk
 from capsule_installer.effects import Effects, FolderAccounts, HostAccounts
+from capsule_installer.engines.choice import make_images
 from capsule_installer.fsops import keep_name, make_dirs, replace_file, switch_link
 from capsule_installer.identity import require_node_key
 from capsule_installer.layout import BOOT_UNIT, Layout
@@ -69,6 +70,7 @@ def real_effects(disk: Disk, layout: Layout) -> Effects:
     clock = BootClock()
     processes = RealProcesses()
     services = make_services(disk, layout, processes)
+    images = make_images(disk, layout, processes, clock)
     return Effects(
         disk=disk,
         layout=layout,
@@ -81,9 +83,14 @@ def real_effects(disk: Disk, layout: Layout) -> Effects:
         supervisors=make_supervisors(layout, processes, services),
         timers=make_timers(layout, processes, services, clock),
         prover=ServiceProver(
-            services=services, processes=processes, clock=clock, probe=ProbeHttp()
+            services=services,
+            processes=processes,
+            clock=clock,
+            probe=ProbeHttp(),
+            containers=images.containers,
         ),
         worker=StepWorker(processes=processes, clock=clock),
         clock=clock,
         accounts=FolderAccounts() if layout.root else HostAccounts(),
+        images=images,
     )

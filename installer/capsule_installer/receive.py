@@ -4,7 +4,7 @@ The stream is read once; nothing is kept in memory but the metadata and one fram
 """
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from capsule_installer.ahead import Ahead
 from capsule_installer.frames import OpenFrame
@@ -12,7 +12,7 @@ from capsule_installer.host import Host
 from capsule_installer.identity import require_node_key
 from capsule_installer.incoming import read_delivery
 from capsule_installer.op_folder import list_ops
-from capsule_installer.processes import RealProcesses
+from capsule_installer.processes import Processes, RealProcesses
 from capsule_installer.services.base import ServiceManager
 from capsule_installer.services.choice import make_services
 from capsule_installer.stage import Stage
@@ -21,6 +21,9 @@ from capsule_manifest.envelope import Envelope, encode_record
 from capsule_manifest.errors import CapsuleError, Refused
 from capsule_manifest.keys import b64encode
 from capsule_manifest.wire import Message, MessageType, read_messages
+
+if TYPE_CHECKING:
+    from capsule_installer.engines.base import Images
 
 __all__ = ["receive", "receive_stream"]
 
@@ -42,13 +45,24 @@ def receive_stream(host: Host, read_exactly: Callable[[int], bytes]) -> None:
         if list_ops(host.disk, host.layout):
             _require_decided_ops(host)
         messages = read_messages(read_exactly)
-        receive(host, messages, services=services, python=RealPython(processes))
+        receive(
+            host,
+            messages,
+            services=services,
+            python=RealPython(processes),
+            images=lambda: _images(host, processes),
+        )
     finally:
         lock.release()
 
 
 def receive(
-    host: Host, messages: Iterator[Message], *, services: ServiceManager, python: Python
+    host: Host,
+    messages: Iterator[Message],
+    *,
+    services: ServiceManager,
+    python: Python,
+    images: "Callable[[], Images]",
 ) -> Envelope:
     """Stage what comes and report it; return the receipt. The caller holds the lock.
 
@@ -57,7 +71,7 @@ def receive(
     """
     signer = require_node_key(host.disk, host.layout)
     delivery = read_delivery(host, messages)
-    stage = Stage(host, delivery, signer=signer, services=services, python=python)
+    stage = Stage(host, delivery, signer=signer, services=services, python=python, images=images)
     host.reporter.record("want", stage.plan())
     try:
         _take_frames(host, messages, stage)
@@ -77,6 +91,13 @@ def receive(
         },
     )
     return receipt
+
+
+def _images(host: Host, processes: Processes) -> "Images":
+    # Only a release whose units run images comes here.
+    from capsule_installer.engines.choice import make_images
+
+    return make_images(host.disk, host.layout, processes, host.clock)
 
 
 def _require_decided_ops(host: Host) -> None:

@@ -72,7 +72,7 @@ def rehearse(
         for path, data in rendered.items()
         if path.startswith("units/")
     }
-    problems = services.check(units)
+    problems = [*services.check(units), *_engine_problems(units)]
     problems += [
         problem for path, data in sorted(rendered.items()) for problem in _parse(path, data)
     ]
@@ -88,6 +88,14 @@ def rehearse(
             expected="units that check, configuration that parses, packages that import",
             got="; ".join(problems[:_SHOWN_MAX]) + (f"; and {more} more" if more > 0 else ""),
         )
+
+
+def _engine_problems(units: Mapping[str, str]) -> Iterator[str]:
+    # Most releases have no container, and do without the import.
+    if any("podman" in text or "docker" in text or "ctr" in text for text in units.values()):
+        from capsule_installer.engines.unit_rules import engine_problems
+
+        yield from engine_problems(units)
 
 
 def _parse(path: str, data: bytes) -> Iterator[str]:

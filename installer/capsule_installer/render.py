@@ -13,11 +13,12 @@ from typing import Final
 
 from capsule_installer.layout import BOOT_UNIT, Layout
 from capsule_manifest.digest import CapsuleId
+from capsule_manifest.engine_units import is_image_id
 from capsule_manifest.errors import Refused
-from capsule_manifest.release import Component, Release
+from capsule_manifest.release import Component, ComponentKind, Release
 from capsule_manifest.template import substitute
 
-__all__ = ["TEXT_BYTES_MAX", "node_values", "render", "unit_addition"]
+__all__ = ["TEXT_BYTES_MAX", "image_values", "node_values", "render", "unit_addition"]
 
 TEXT_BYTES_MAX: Final = 16 * 1024 * 1024
 """The largest managed file; larger content belongs into a component of its own."""
@@ -35,6 +36,17 @@ def node_values(
     } | {f"node.{name}": value for name, value in node_vars.items() if name != "id"}
 
 
+def image_values(components: Iterable[Component]) -> dict[str, str]:
+    """Return what `@{image.NAME}` stands for: the id by which an engine knows the image."""
+    return {
+        f"image.{component.name}": item.digest
+        for component in components
+        if component.kind is ComponentKind.IMAGE
+        for item in component.external
+        if item.type == "image-config" and is_image_id(item.digest)
+    }
+
+
 def render(
     components: Iterable[Component],
     values: Mapping[str, str],
@@ -50,6 +62,8 @@ def render(
         Refused: `template-*`; `rehearsal-failed` for a text that is not UTF-8, or two of one name.
     """
     rendered: dict[str, bytes] = {}
+    # Only a unit runs an image; who else named one would find it neither loaded nor kept.
+    plain = {name: value for name, value in values.items() if not name.startswith("image.")}
     for component in components:
         for unit in component.units:
             text = _text(read(component, unit.file), f"{component.name}/{unit.file}")
@@ -62,7 +76,7 @@ def render(
             raw = read(component, managed.file)
             if managed.template:
                 text = _text(raw, f"{component.name}/{managed.file}")
-                raw = substitute(text, values, where=managed.target).encode()
+                raw = substitute(text, plain, where=managed.target).encode()
             _add(rendered, f"files{managed.target}", raw)
     return rendered
 

@@ -7,9 +7,9 @@ marker, if its values render the same files, and is refused for a generation in 
 Source: design, section 8.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from capsule_installer.ahead import Ahead
 from capsule_installer.bytecode import Bytecode
@@ -20,7 +20,13 @@ from capsule_installer.host import Host
 from capsule_installer.incoming import Delivery
 from capsule_installer.present import BYTECODE, RUNTIME_BYTECODE, is_as_staged
 from capsule_installer.rehearse import modules_of, rehearse
-from capsule_installer.render import TEXT_BYTES_MAX, node_values, render, unit_addition
+from capsule_installer.render import (
+    TEXT_BYTES_MAX,
+    image_values,
+    node_values,
+    render,
+    unit_addition,
+)
 from capsule_installer.runtime import adopt_runtime, runtime_name
 from capsule_installer.seal import (
     StageFacts,
@@ -43,13 +49,19 @@ from capsule_manifest.records import Marker, Step
 from capsule_manifest.release import Component, ComponentKind
 from capsule_manifest.tree import Tree, encode_tree
 
+if TYPE_CHECKING:
+    from capsule_installer.engines.base import Images
+
 __all__ = ["Stage"]
 
 _COMPILED_KINDS: Final = frozenset({ComponentKind.SOURCE, ComponentKind.WHEELS})
 
 
 class Stage:
-    """One staging. `plan`, then `take` for each frame, then `finish`. The caller holds the lock."""
+    """One staging. `plan`, then `take` for each frame, then `finish`. The caller holds the lock.
+
+    `images` returns the images of this host's engine; it is asked only if a unit runs one.
+    """
 
     def __init__(
         self,
@@ -59,6 +71,7 @@ class Stage:
         signer: Signer,
         services: ServiceManager,
         python: Python,
+        images: "Callable[[], Images]",
     ) -> None:
         self._host = host
         self._disk = host.disk
@@ -67,6 +80,7 @@ class Stage:
         self._signer = signer
         self._services = services
         self._python = python
+        self._images = images
         self._folder = host.layout.generation(delivery.generation)
         self._trees = {root: listing.tree for root, listing in delivery.listings.items()}
         self._roots = {component.name: component.tree for component in delivery.components}
@@ -153,10 +167,12 @@ class Stage:
             self._rebuild(rendered, derived)
         elif self._marker is not None and not self._knows_route(self._marker):
             self._end_step("render")
+            self._load_images(rendered)
             self._host.state.store_route(self._delivery.route_envelope)
             self._seal(self._marker.derived)
         else:
-            # Nothing is left to do but to rely on what an earlier run did.
+            # Nothing is left to do but to rely on what an earlier run did; an engine may not have.
+            self._load_images(rendered)
             keep_name(self._disk, self._layout.marker(self._delivery.generation))
         receipt = stage_receipt(self._host, self._delivery, self._signer, self._facts())
         self.took_ms = self._host.clock.boot_ms() - self._began_ms
@@ -197,6 +213,7 @@ class Stage:
         self._end_step("bytecode")
         rehearse(rendered, self._venv_modules(), self._services, self._python)
         self._end_step("rehearse")
+        self._load_images(rendered)
         self._host.state.store_route(self._delivery.route_envelope)
         self._seal({**derived, **more})
 
@@ -210,6 +227,19 @@ class Stage:
                 self._disk.mkdir(self._folder, 0o755)
             if component.kind in LINKED_KINDS:
                 realise(self._disk, self._store, tree, f"{self._folder}/{component.name}")
+
+    def _load_images(self, rendered: Mapping[str, bytes]) -> None:
+        components = self._delivery.components
+        if not any(component.kind is ComponentKind.IMAGE for component in components):
+            return
+        # Only a release with images pays for the import.
+        from capsule_installer.engines.staged import load_staged_images
+
+        clock = self._host.clock
+        if load_staged_images(
+            self._images(), components, rendered, folder=self._folder, clock=clock
+        ):
+            self._end_step("images")
 
     def _write_files(self, rendered: Mapping[str, bytes]) -> None:
         files = {path: (data, 0o444 if path.startswith("units/") else 0o400)
@@ -280,7 +310,7 @@ class Stage:
             generation=delivery.generation,
             node=delivery.begin.node,
             node_vars=delivery.node.vars,
-        )
+        ) | image_values(delivery.components)
         addition = unit_addition(
             self._layout,
             delivery.release,

@@ -155,7 +155,6 @@ class Transaction:
         self.state = target
 
     def _prepare(self, until_ms: int) -> None:
-        del until_ms
         effects = self._effects
         marker = encode_installed_marker(effects.signer, self._new, self._order)
         targets = find_targets(effects, self._order, self._old, self._new, marker)
@@ -174,6 +173,11 @@ class Transaction:
             absent_after_restore=self._order.prior == ABSENT,
         )
         lay_beside(effects, self._op.op_id, targets, plans.clean)
+        # An engine may have dropped what was staged. Also for the way back: it could lose what runs
+        # now as soon as that is stopped, and a restore starts it by its id.
+        for installation in (self._old, self._new):
+            if installation is not None and installation.images:
+                effects.images.ensure(installation.images, installation.marker.generation, until_ms)
 
     def _intend(self, until_ms: int) -> None:
         del until_ms
@@ -246,7 +250,8 @@ class Transaction:
         remove_hold(self._effects.disk, self._effects.layout)
 
     def _start(self, until_ms: int) -> None:
-        del until_ms
+        if self._new.images:
+            self._effects.images.require(self._new.images, until_ms)
         for unit in self._new.specs:
             self._effects.services.start(unit.name, unit.start_timeout_ms)
 
@@ -257,6 +262,7 @@ class Transaction:
             commit=new.commit,
             generation=new.marker.generation,
             folder=new.folder,
+            images=new.images,
         )
         units = effects.prover.prove(new.specs, expected, min(until_ms, self._d1_at_ms))
         proof = Proof(

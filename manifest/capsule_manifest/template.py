@@ -3,9 +3,10 @@
 `@{name}` is replaced by a value, `@@{` stands for a literal `@{`; everything else is copied. The
 form was chosen because neither systemd (`%i`, `${VAR}`), nor a shell, TOML, YAML or nginx uses it.
 
-The known names are `root`, `generation`, `current`, `node.id` and `node.NAME` for the values that
-the route gives a node. A name that is not of this list is refused when a release is built, a value
-that the route lacks when it is staged: nothing is ever left empty or as it stood.
+The known names are `root`, `generation`, `current`, `node.id`, `node.NAME` for the values that the
+route gives a node, and `image.NAME` for the id of an image of the release. A name that is not of
+this list is refused when a release is built, a value that the route lacks when it is staged:
+nothing is ever left empty or as it stood.
 
 Source: `docs/reference/template.md`.
 """
@@ -19,11 +20,13 @@ from capsule_manifest.errors import Refused
 __all__ = ["PLACES", "placeholders", "substitute"]
 
 PLACES: Final = ("root", "generation", "current")
-"""What the host answers by itself; all other names begin with `node.`."""
+"""What the host answers by itself; all other names begin with `node.` or `image.`."""
 
 # The escape comes first: the `@{` inside of `@@{` begins nothing.
 _TOKEN = re.compile(r"@@\{|@\{([^{}\n]*)(\}?)")
-_NAME = re.compile(rf"{'|'.join(PLACES)}|node\.[A-Za-z][A-Za-z0-9_-]{{0,62}}")
+_NAME = re.compile(
+    rf"{'|'.join(PLACES)}|node\.[A-Za-z][A-Za-z0-9_-]{{0,62}}|image\.[a-z0-9][a-z0-9._-]{{0,62}}"
+)
 # A line break in a value would add a directive to a unit; nothing of the kind belongs in one.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -63,7 +66,9 @@ def _tokens(text: str, where: str) -> Iterator[tuple[re.Match[str], str | None]]
             raise Refused(
                 "template-invalid",
                 "a placeholder is unknown" if match[2] else "a placeholder is not closed",
-                expected=", ".join(f"@{{{known}}}" for known in (*PLACES, "node.id", "node.NAME"))
+                expected=", ".join(
+                    f"@{{{known}}}" for known in (*PLACES, "node.id", "node.NAME", "image.NAME")
+                )
                 + ", or @@{ for a literal @{",
                 got=match[0],
                 where=f"{where}, line {line}",

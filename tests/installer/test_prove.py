@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from capsule_installer.engines.base import Container, WantedImage
 from capsule_installer.processes import ProcessFacts
 from capsule_installer.prove import Expected, ProbeHttp, ServiceProver
 from capsule_installer.services.base import UnitState
@@ -171,3 +172,52 @@ def test_a_timer_unit_is_active_without_a_process():
 )
 def test_only_loopback_is_probed(address):
     assert ProbeHttp()(address, 100) == "not an http address on loopback"
+
+
+IMAGE = "sha256:" + "1" * 64
+WANTED = WantedImage(name="web", id=IMAGE, layout=f"{FOLDER}/web", units=("a.service",))
+GROUPS = {77: "/system.slice/a.service", 78: "/system.slice/b.service", 79: "/machine.slice/x"}
+
+
+def prove_container(*containers):
+    scene = Scene(process=replace(FACTS, arguments=("podman", "run", IMAGE)))
+    prover = ServiceProver(
+        services=scene,
+        processes=scene,
+        clock=scene,
+        probe=scene,
+        containers=lambda: containers,
+        groups=lambda pid: GROUPS.get(pid, ""),
+    )
+    (proof,) = prover.prove([UNIT], replace(EXPECTED, images=(WANTED,)), 10_000)
+    return proof.evidence
+
+
+def container(image, pid):
+    return Container(id="c" * 64, image=image, pid=pid)
+
+
+def test_a_unit_that_runs_an_image_is_proved_by_the_container_in_its_own_control_group():
+    other = container("sha256:" + "2" * 64, 78)
+    assert prove_container(container(IMAGE, 77), other) == (
+        f"container cccccccccccc of {IMAGE}, pid 77",
+    )
+
+
+@pytest.mark.parametrize(
+    "containers",
+    [
+        (),
+        (container("sha256:" + "2" * 64, 77),),
+        (container(IMAGE, 77), container("sha256:" + "2" * 64, 77)),
+        (container(IMAGE, 78),),
+        (container(IMAGE, 79),),
+        (container(IMAGE, 80),),
+    ],
+    ids=["none", "of another image", "also of another", "of another unit", "outside", "gone"],
+)
+def test_no_container_of_its_image_in_its_control_group_is_no_proof(containers):
+    with pytest.raises(Failed) as failed:
+        prove_container(*containers)
+    assert failed.value.error_id == "proof-failed"
+    assert IMAGE in str(failed.value)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from capsule_installer.disk import Disk
 from capsule_installer.effects import Effects, FolderAccounts
+from capsule_installer.engines.base import NoImages
 from capsule_installer.op_folder import OpFolder
 from capsule_installer.processes import CLEAN_ENVIRONMENT, Completed, ProcessFacts
 from capsule_installer.prove import Expected
@@ -132,6 +133,7 @@ class World:
             worker=NoWorker(),
             clock=clock,
             accounts=FolderAccounts(),
+            images=NoImages(),
         )
         clock.on_sleep = lambda: self.on_sleep(effects)
         return effects

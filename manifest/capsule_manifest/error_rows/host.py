@@ -151,4 +151,25 @@ ROWS: Final[dict[str, tuple[ExitCode, str]]] = {
         ExitCode.PREFLIGHT_REFUSED,
         "use a host with systemd for this release, or change the named line of the unit",
     ),
+    # --- images in a host's engine ---
+    "engine-failed": (
+        ExitCode.INCOMPATIBLE,
+        "run the named podman command by hand as root, and mend what it says; then repeat",
+    ),
+    "engine-missing": (
+        ExitCode.INCOMPATIBLE,
+        "install podman on this host, or leave units that run images out of its role",
+    ),
+    "image-digest-wrong": (
+        ExitCode.INTEGRITY,
+        "build the image component again from its source, with a higher counter, and stage that",
+    ),
+    "image-gone": (
+        ExitCode.RESTORED,
+        "find out what removes images on this host, such as a timer that prunes; then stage again",
+    ),
+    "image-load-failed": (
+        ExitCode.INCOMPATIBLE,
+        "read what podman says: its store needs space, policy.json must allow oci:; stage again",
+    ),
 }

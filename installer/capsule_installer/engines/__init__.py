@@ -1,0 +1,1 @@
+"""Container engines of a host: images of a release loaded, checked, pinned and found again."""

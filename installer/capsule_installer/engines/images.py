@@ -1,0 +1,79 @@
+"""Images of generations in the store of this host's engine: loaded, checked, pinned, found again.
+
+A pin is a name, which keeps an image from a collector that takes nameless ones. A collector that
+takes all unused images takes these too, so the engine is asked again just before the stop and just
+before the start, and what is gone is loaded from the generation's own layout.
+"""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+from capsule_installer.clock import Clock
+from capsule_installer.disk import Disk
+from capsule_installer.engines.base import Container, Engine, WantedImage
+from capsule_installer.engines.layout import check_layout
+from capsule_installer.engines.wanted import pin_name, pinned_generation
+from capsule_installer.fsops import make_dirs
+from capsule_installer.layout import Layout
+from capsule_manifest.errors import CapsuleError, Failed, Refused
+
+__all__ = ["EngineImages"]
+
+
+class EngineImages:
+    """`Images` of one engine."""
+
+    def __init__(self, *, disk: Disk, layout: Layout, clock: Clock, engine: Engine) -> None:
+        self._disk = disk
+        self._used = f"{layout.state}/engines/{engine.name}"
+        self._clock = clock
+        self._engine = engine
+
+    def ensure(
+        self, images: Sequence[WantedImage], generation: str, until_ms: int
+    ) -> tuple[str, ...]:
+        """Load what the engine lacks, pin all. Source: `Images.ensure`."""
+        loaded = []
+        for image in images:
+            if self._load(image, until_ms):
+                loaded.append(image.name)
+            # Before the first pin: a collection then knows to look for pins that a stop left.
+            make_dirs(self._disk, self._used, 0o700)
+            self._engine.pin(image.id, pin_name(image, generation))
+        return tuple(loaded)
+
+    def require(self, images: Sequence[WantedImage], until_ms: int) -> None:
+        """Load again what the engine lost. Source: `Images.require`."""
+        for image in images:
+            try:
+                self._load(image, until_ms)
+            except CapsuleError as error:
+                raise Failed(
+                    "image-gone", f"{self._engine.name} lost an image and does not take it again",
+                    expected=image.id, got=error, where=image.name,
+                ) from error  # fmt: skip
+
+    def forget(self, kept: AbstractSet[str]) -> int:
+        """Drop the pins of other generations. Source: `Images.forget`."""
+        if self._disk.stat(self._used) is None:
+            return 0
+        dropped = [name for name in self._engine.pins() if pinned_generation(name) not in kept]
+        for name in dropped:
+            self._engine.unpin(name)
+        return len(dropped)
+
+    def containers(self) -> tuple[Container, ...]:
+        """Ask the engine. Source: `Images.containers`."""
+        return self._engine.containers()
+
+    def _load(self, image: WantedImage, until_ms: int) -> bool:
+        if self._engine.holds(image.id):
+            return False
+        check_layout(self._disk, image)
+        self._engine.load(image.layout, max(1, until_ms - self._clock.boot_ms()))
+        if not self._engine.holds(image.id):
+            raise Refused(
+                "image-digest-wrong", f"{self._engine.name} made another image of a layout",
+                expected=image.id, got="an image with another id", where=image.layout,
+            )  # fmt: skip
+        return True
