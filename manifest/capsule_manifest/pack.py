@@ -152,7 +152,7 @@ def cut_frames(objects: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     yield from cutter.finish()
 
 
-def encode_frame(content: bytes, *, level: int = FRAME_LEVEL) -> tuple[bytes, Codec]:
+def encode_frame(content: bytes | memoryview, *, level: int = FRAME_LEVEL) -> tuple[bytes, Codec]:
     """Compress the content of one frame; keep it raw where that saves less than 5 percent.
 
     The result is one zstd frame with its content size, without checksum and dictionary id, made by
@@ -173,7 +173,7 @@ def encode_frame(content: bytes, *, level: int = FRAME_LEVEL) -> tuple[bytes, Co
     )
     stored = zstandard.ZstdCompressor(compression_params=parameters).compress(content)
     if len(content) * 100 < len(stored) * _RAW_BELOW_RATIO_PERCENT:
-        return content, "raw"
+        return bytes(content), "raw"
     return stored, "zstd"
 
 

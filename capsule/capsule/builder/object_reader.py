@@ -7,7 +7,7 @@ from blake3 import blake3
 
 from capsule.builder.frame_plan import Piece
 from capsule.builder.model import InputEntry
-from capsule_manifest.digest import ObjectId
+from capsule_manifest.digest import ObjectId, object_id
 from capsule_manifest.errors import Failed
 
 __all__ = ["ObjectReader"]
@@ -28,13 +28,16 @@ class ObjectReader:
         self._hasher = blake3()
         self._position = 0
 
-    def content(self, pieces: Sequence[Piece]) -> bytes:
-        """Return the bytes of some pieces, one after another.
+    def read(self, pieces: Sequence[Piece], content: memoryview) -> None:
+        """Fill `content` with the bytes of some pieces, one after another.
 
         Raises:
             Failed: `input-changed`.
         """
-        return b"".join(chunk for piece in pieces for chunk in self._read(piece))
+        end = 0
+        for piece in pieces:
+            begin, end = end, end + piece.size_bytes
+            self._read(piece, content[begin:end])
 
     def close(self) -> None:
         """Close what is open, without a word about it."""
@@ -62,12 +65,27 @@ class ObjectReader:
         if self._position != size_bytes or self._hasher.digest() != digest:
             raise _changed(self._sources[digest].path, digest, self._hasher.digest().hex())
 
-    def _read(self, piece: Piece) -> list[bytes]:
+    def _read(self, piece: Piece, content: memoryview) -> None:
         if self._digest != piece.object or self._position > piece.offset:
             self.finish()
+            if self._read_whole(piece, content):
+                return
             self._open(piece.object)
-        self._take(piece.offset - self._position)
-        return self._take(piece.size_bytes)
+        self._take(piece.offset - self._position, None)
+        self._take(piece.size_bytes, content)
+
+    def _read_whole(self, piece: Piece, content: memoryview) -> bool:
+        """Read a short object in one step; False if it is no such, or not what it was."""
+        source = self._sources[piece.object]
+        if not source.size_bytes == piece.size_bytes <= _CHUNK_BYTES:
+            return False
+        assert source.open is not None, "a file has content"
+        with source.open() as stream:
+            raw = stream.read(piece.size_bytes + 1)
+        if len(raw) != piece.size_bytes or object_id(raw) != piece.object:
+            return False
+        content[:] = raw
+        return True
 
     def _open(self, digest: ObjectId) -> None:
         source = self._sources[digest]
@@ -76,20 +94,21 @@ class ObjectReader:
         self._hasher = blake3()
         self._position = 0
 
-    def _take(self, size_bytes: int) -> list[bytes]:
+    def _take(self, size_bytes: int, content: memoryview | None) -> None:
+        """Read what comes next of the object that is open, into `content` if it is wanted."""
         assert self._stream is not None, "an object is open"
-        chunks = []
-        while size_bytes:
-            chunk = self._stream.read(min(_CHUNK_BYTES, size_bytes))
+        offset = 0
+        while offset < size_bytes:
+            chunk = self._stream.read(min(_CHUNK_BYTES, size_bytes - offset))
             if not chunk:
                 self.finish()
                 # What is there may be right and the entry's size wrong.
                 raise _changed("an object", None, "its end came early")
             self._hasher.update(chunk)
+            if content is not None:
+                content[offset : offset + len(chunk)] = chunk
             self._position += len(chunk)
-            size_bytes -= len(chunk)
-            chunks.append(chunk)
-        return chunks
+            offset += len(chunk)
 
 
 def _changed(where: str, expected: ObjectId | None, got: str) -> Failed:

@@ -5,16 +5,14 @@ capsule has in a frame of its own, reads an object once more and packs it. Memor
 frames, never a component.
 """
 
-import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Self
 
 from capsule.builder.examine import Examined, examine
+from capsule.builder.frame_encoder import EncodedFrame, encode_frames
 from capsule.builder.frame_plan import (
     KnownFrame,
     KnownPack,
@@ -27,15 +25,12 @@ from capsule.builder.object_reader import ObjectReader
 from capsule.durable import link_file
 from capsule_manifest.digest import ObjectId, object_id
 from capsule_manifest.errors import Failed
-from capsule_manifest.pack import Codec, PackWriter, encode_frame
+from capsule_manifest.pack import PackWriter
 from capsule_manifest.packing import Content, Pack
 from capsule_manifest.paths import escape
 from capsule_manifest.tree import Entry, EntryKind, Tree, build_tree, content_order
 
 __all__ = ["Listing", "list_component", "pack_content", "pack_name"]
-
-_WORKERS: Final = min(4, os.cpu_count() or 1)
-"""So many frames are compressed at a time, and one more is in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +92,8 @@ def pack_content(listing: Listing, folder: Path, known: Sequence[KnownPack] = ()
     """
     plan = steps(plan_frames(content_order(listing.tree), known))
     objects = ObjectReader(listing.sources)
-    wanted = (item for item in plan if isinstance(item, PlannedFrame) and item.known is None)
-    encoded = _encode_ahead(objects.content(item.pieces) for item in wanted)
+    wanted = [item.pieces for item in plan if isinstance(item, PlannedFrame) and item.known is None]
+    encoded = encode_frames(wanted, objects)
     with _Packs(folder) as packs, closing(objects), closing(encoded):
         for item in plan:
             if isinstance(item, KnownPack):
@@ -129,40 +124,6 @@ def _examined(item: InputEntry, component: str) -> Examined:
     return examined
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Encoded:
-    """One frame as it is stored, and what it holds."""
-
-    stored: bytes
-    codec: Codec
-    content_bytes: int
-    content_digest: ObjectId
-
-
-def _encode(content: bytes) -> _Encoded:
-    stored, codec = encode_frame(content)
-    return _Encoded(
-        stored=stored,
-        codec=codec,
-        content_bytes=len(content),
-        content_digest=object_id(content),
-    )
-
-
-def _encode_ahead(contents: Iterator[bytes]) -> Generator[_Encoded, None, None]:
-    """Compress on other threads, a few frames ahead, and yield in order."""
-    pending: deque[Future[_Encoded]] = deque()
-    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="pack") as pool:
-        for content in contents:
-            # The next content was read while all workers were busy; one more would only lie there.
-            if len(pending) == _WORKERS:
-                yield pending.popleft().result()
-            pending.append(pool.submit(_encode, content))
-            del content  # free with its frame, not with the next one
-        while pending:
-            yield pending.popleft().result()
-
-
 class _Packs:
     """The packs of one stream, one open at a time."""
 
@@ -180,7 +141,7 @@ class _Packs:
         if self._file is not None:
             self._file.close()
 
-    def add(self, frame: _Encoded) -> None:
+    def add(self, frame: EncodedFrame) -> None:
         """Write a frame."""
         if self._writer is None:
             self._file = self._temporary.open("xb")
@@ -203,7 +164,7 @@ class _Packs:
         if object_id(stored) != frame.stored_digest:
             raise _changed(str(known.pack.path), frame.stored_digest.hex(), "other bytes")
         self.add(
-            _Encoded(
+            EncodedFrame(
                 stored=stored,
                 codec=frame.codec,
                 content_bytes=frame.content_bytes,
