@@ -17,6 +17,7 @@ from capsule_manifest.release import (
     Budgets,
     Component,
     ComponentKind,
+    External,
     Platform,
     Release,
     Role,
@@ -117,11 +118,12 @@ def write_capsule(
     start_ms: int = 1000,
     stop_ms: int = 1000,
     kinds: Mapping[str, ComponentKind] = MappingProxyType({}),
+    external: Mapping[str, tuple[External, ...]] = MappingProxyType({}),
 ) -> MiniCapsule:
     """Write a capsule with one service and these components; return what it is.
 
     The service may take `start_ms` to start and `stop_ms` to stop, and soaks for `soak_ms`.
-    A component is a source unless `kinds` says otherwise.
+    A component is a source unless `kinds` says otherwise, and `external` is what others call it.
     """
     contents: dict[str, tuple[ComponentKind, Files]] = {
         name: (kinds.get(name, ComponentKind.SOURCE), files)
@@ -137,7 +139,8 @@ def write_capsule(
         tree = build_tree(formats.file(path, content) for path, content in files.items())
         (folder / "trees" / tree.root.hex()).write_bytes(encode_tree(tree))
         packed[tree.root] = _pack(folder / "packs", tree, files)
-        described.append(_describe(name, kind, tree, (start_ms, stop_ms, soak_ms)))
+        component = _describe(name, kind, tree, (start_ms, stop_ms, soak_ms))
+        described.append(replace(component, external=external.get(name, ())))
     release = replace(
         documents.make_release(),
         release_counter=counter,

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from capsule.first_contact import RuntimeSource
 from capsule.home import ProductHome
@@ -14,10 +15,12 @@ from capsule.stage import NodeStaged, StageCost, Stager
 from capsule_manifest.errors import CapsuleError
 from capsule_manifest.orders import Order
 from capsule_manifest.records import Proof
-from capsule_manifest.release import Budgets
+from capsule_manifest.release import Budgets, ComponentKind
 from capsule_manifest.route import Endpoint
 from support import documents
 from support.capsules import MiniCapsule, real_runtime, write_capsule
+from support.engines import layout_files, named_by
+from support.images import ImageFile
 from support.lab.host import LabHost
 from support.lab.transport import SshTransport
 
@@ -105,12 +108,16 @@ class LabController:
         unit: str = UNIT,
         *,
         budgets: Budgets | None = None,
+        images: Mapping[str, ImageFile] = MappingProxyType({}),
     ) -> MiniCapsule:
-        """Write a capsule that holds the host program of this tree."""
+        """Write a capsule that holds the host program of this tree, and `images` as components."""
+        layouts = {name: layout_files(image) for name, image in images.items()}
         return write_capsule(
             self.folder / f"{counter}.capsule",
             counter=counter,
-            components=components,
+            components={**components, **layouts},
+            kinds=dict.fromkeys(images, ComponentKind.IMAGE),
+            external={name: named_by(name, image) for name, image in images.items()},
             runtime=real_runtime(),
             unit=unit + f"[Service]\nEnvironment=COUNTER={counter}\n",
             interpreter=None,

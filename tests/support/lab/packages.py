@@ -10,7 +10,7 @@ from support.lab.base import base_tree, cache_folder
 from support.lab.commands import command
 from support.lab.host import LabHost
 
-__all__ = ["install_packages"]
+__all__ = ["fetch_packages", "install_packages"]
 
 
 def install_packages(host: LabHost, *names: str) -> None:
@@ -19,13 +19,23 @@ def install_packages(host: LabHost, *names: str) -> None:
     Raises:
         LabError: apt can't fetch them, or dpkg can't install them.
     """
-    archives = cache_folder() / f"debs-{'-'.join(sorted(names))}"
-    if not list(archives.glob("*.deb")):
-        _fetch(archives, names)
+    archives = fetch_packages(*names)
     for deb in archives.glob("*.deb"):
         host.write(f"/root/debs/{deb.name}", deb.read_bytes())
     debs = [f"/root/debs/{deb.name}" for deb in sorted(archives.glob("*.deb"))]
     host.run("dpkg", "--install", *debs, timeout_s=120)
+
+
+def fetch_packages(*names: str) -> Path:
+    """Return a folder with the packages, and with all that they depend on and the base tree lacks.
+
+    Raises:
+        LabError: apt can't fetch them.
+    """
+    archives = cache_folder() / f"debs-{'-'.join(sorted(names))}"
+    if not list(archives.glob("*.deb")):
+        _fetch(archives, names)
+    return archives
 
 
 def _fetch(archives: Path, names: tuple[str, ...]) -> None:
