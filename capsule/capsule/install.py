@@ -21,6 +21,7 @@ from capsule.stage import NO_EPOCH, keep_receipts
 from capsule.transport.base import Transport
 from capsule_manifest.errors import CapsuleError, ExitCode, Refused
 from capsule_manifest.keys import PublicKey, Signer
+from capsule_manifest.op_reasons import restored_exit_code
 from capsule_manifest.orders import (
     Order,
 )
@@ -51,10 +52,10 @@ class NodeInstalled:
         codes = {
             "committed": ExitCode.DONE,
             "unchanged": ExitCode.DONE,
-            "restored": ExitCode.RESTORED,
-            "restored-absent": ExitCode.RESTORED,
             "refused": ExitCode.PREFLIGHT_REFUSED,
         }
+        if self.receipt is not None and self.result in {"restored", "restored-absent"}:
+            return restored_exit_code(self.receipt.receipt.reason)
         return codes.get(self.result, ExitCode.RESTORE_FAILED)
 
 

@@ -20,10 +20,7 @@ from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.orders import ABSENT, ORDER_TYPE, Order, decode_order, encode_order
 from capsule_manifest.records import Marker
 
-__all__ = ["GUARD_LEVELS", "accept_order", "local_order", "start_supervisor"]
-
-GUARD_LEVELS: Final = ("L0",)
-"""The network guards that this program can arm."""
+__all__ = ["accept_order", "local_order", "start_supervisor"]
 
 _LOCAL_VALID_MS: Final = 60_000
 
@@ -101,7 +98,7 @@ def local_order(
         confirm="local",
         d1_ms=installation.budgets.d1_ms,
         d2_ms=installation.budgets.d2_ms,
-        guard_level=GUARD_LEVELS[-1],
+        guard_level=effects.worker.levels()[-1],
         guard_policy="fail",
     )
     return sign(encode_order(order), payload_type=ORDER_TYPE, signer=effects.signer)
@@ -156,7 +153,7 @@ def _facts(effects: Effects, claimed: Order, installed: Marker | None) -> HostFa
         current=installed.generation if installed else ABSENT,
         previous=effects.state.generation_of(effects.layout.previous),
         marker=effects.state.staged_marker(claimed.generation, effects.signer.public),
-        guard_levels=GUARD_LEVELS,
+        guard_levels=effects.worker.levels(),
     )
 
 

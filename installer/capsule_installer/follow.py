@@ -11,8 +11,9 @@ from capsule_manifest.canonical import JsonValue
 from capsule_manifest.envelope import Envelope, encode_record
 from capsule_manifest.errors import ExitCode, Failed, Refused
 from capsule_manifest.keys import b64encode
+from capsule_manifest.op_reasons import restored_exit_code
 
-__all__ = ["EXIT_CODES", "follow_op", "stored_result"]
+__all__ = ["EXIT_CODES", "follow_op", "op_exit_code", "stored_result"]
 
 _POLL_MS = 20
 _RECENT_RECEIPTS = 1000
@@ -24,6 +25,13 @@ EXIT_CODES = {
     Result.FAILED: ExitCode.RESTORE_FAILED,
     Result.REFUSED: ExitCode.PREFLIGHT_REFUSED,
 }
+
+
+def op_exit_code(op: OpFolder, result: Result) -> ExitCode:
+    """Return the exit code of an op that ended with `result`."""
+    if result in {Result.RESTORED, Result.ABSENT}:
+        return restored_exit_code(op.reason())
+    return EXIT_CODES[result]
 
 
 def follow_op(

@@ -16,6 +16,7 @@ from capsule_installer.clock import BootClock
 from capsule_installer.disk import FileKind, RealDisk
 from capsule_installer.edge import exit_code_of
 from capsule_installer.facts import RealMachine
+from capsule_installer.guard.facts import host_levels
 from capsule_installer.host import Host
 from capsule_installer.identity import load_node_key
 from capsule_installer.layout import make_layout
@@ -110,7 +111,7 @@ def hello(host: Host) -> dict[str, JsonValue]:
         "previous": state.generation_of(layout.previous),
         "open_op": state.open_op(),
         "hold": state.is_held(),
-        "guard_levels": ["L0"],
+        "guard_levels": list(host_levels(layout)),
         "service_manager": manager_name(disk, layout),
         "partial_bytes": _partial_bytes(host),
     }

@@ -28,6 +28,10 @@ def _main() -> int:
             from capsule_installer.greet import answer as take
 
             return take(root)
+        case ["--root", _, "guard"]:
+            from capsule_installer.guard.watch import main as guard
+
+            return guard()
     from capsule_installer.cli import main
 
     return main()

@@ -66,6 +66,8 @@ class OpFile(StrEnum):
     MANAGER = "manager"
     SUPERVISOR = "supervisor"
     WORKER = "worker"
+    GUARD = "guard"
+    VIOLATIONS = "violations"
     STEPS = "steps"
     STEPS_RESTORE = "steps.restore"
     RECEIPTED = "receipted"

@@ -10,6 +10,7 @@ Source: design, section 9 ("Two records decide").
 from collections.abc import Callable, Mapping, Sequence
 
 from capsule_installer.effects import Effects
+from capsule_installer.guard.record import guard_statement, read_violations
 from capsule_installer.journal import finished_steps, read_journal
 from capsule_installer.op_folder import OpFile, OpFolder
 from capsule_manifest.envelope import Envelope, decode_record, encode_record, sign
@@ -22,7 +23,6 @@ from capsule_manifest.records import (
     Receipt,
     Step,
     encode_outcome,
-    guard_text,
 )
 from capsule_manifest.trust_orders import verify_confirm
 
@@ -125,6 +125,7 @@ def make_receipt(
     details: Mapping[str, str] | None = None,
 ) -> Callable[[int, str | None], Receipt]:
     """Return what builds an op's receipt once its place in the chain is known."""
+    op = OpFolder(disk=effects.disk, layout=effects.layout, op_id=order.op_id)
 
     def build(sequence: int, previous: str | None) -> Receipt:
         return Receipt(
@@ -142,8 +143,9 @@ def make_receipt(
             target=order.generation,
             result=result,
             reason=reason,
-            guard=guard_text(order.guard_level),
+            guard=guard_statement(op, order.guard_level),
             steps=tuple(steps),
+            violations=read_violations(op),
             details=dict(details or {}),
         )
 

@@ -1,12 +1,17 @@
 """Build the effects of this machine: the one place where the install half meets the real world."""
 
+import sys
 from typing import Final
 
+from capsule_installer import launch
 from capsule_installer.clock import BootClock
+from capsule_installer.conversation import RealConversations
 from capsule_installer.disk import Disk
 from capsule_installer.effects import Effects, FolderAccounts, HostAccounts
 from capsule_installer.engines.choice import make_images
 from capsule_installer.fsops import keep_name, make_dirs, replace_file, switch_link
+from capsule_installer.guard.armed import GuardedWorker
+from capsule_installer.guard.facts import host_levels
 from capsule_installer.identity import require_node_key
 from capsule_installer.layout import BOOT_UNIT, Layout
 from capsule_installer.processes import RealProcesses
@@ -89,7 +94,14 @@ def real_effects(disk: Disk, layout: Layout) -> Effects:
             probe=ProbeHttp(),
             containers=images.containers,
         ),
-        worker=StepWorker(processes=processes, clock=clock),
+        worker=GuardedWorker(
+            plain=StepWorker(processes=processes, clock=clock),
+            conversations=RealConversations(),
+            processes=processes,
+            clock=clock,
+            program=[sys.executable, "-I", "-S", launch.__file__, "--root", "/", "guard"],
+            levels=host_levels(layout),
+        ),
         clock=clock,
         accounts=FolderAccounts() if layout.root else HostAccounts(),
         images=images,

@@ -92,6 +92,8 @@ def _attempt(effects: Effects, op: OpFolder, order: Order, journal: Journal) -> 
         )
         transaction.run()
     except (CapsuleError, OSError) as error:
+        # Nothing of a step may outlive this: names are about to move.
+        effects.worker.abandon()
         # The file decides and not `transaction.state`: a failed fsync may have left the name.
         if op.has(OpFile.INTENT):
             state = transaction.state if transaction else State.ACCEPTED

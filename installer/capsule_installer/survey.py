@@ -17,6 +17,7 @@ from capsule_installer import __version__
 from capsule_installer.clock import Clock, wall_ms
 from capsule_installer.disk import Disk, FileKind, FileStat
 from capsule_installer.facts import Machine
+from capsule_installer.guard.facts import host_levels
 from capsule_installer.identity import NodeSigner, load_node_key
 from capsule_installer.layout import Layout
 from capsule_installer.processes import Processes
@@ -111,7 +112,7 @@ class Surveyor:
             glibc=facts.glibc,
             pythons=facts.pythons,
             service_manager=self._services.name,
-            guard_levels=("L0",),
+            guard_levels=host_levels(layout),
             boot_id=self._clock.boot_id(),
             boot_ms=self._clock.boot_ms(),
             wall_ms=wall_ms(),

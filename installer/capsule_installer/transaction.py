@@ -189,10 +189,11 @@ class Transaction:
         self._start_timer(TimerKind.ARM, until_ms + covered_ms)
 
     def _guard(self, until_ms: int) -> None:
-        # Level L0 arms nothing; the receipt says "not monitored". `order_check` refused every
-        # level that this host can't arm.
-        del until_ms
-        assert self._order.guard_level == "L0", self._order.guard_level
+        # `order_check` refused every level that this host can't arm.
+        order = self._order
+        self._effects.worker.arm(
+            self._op, level=order.guard_level, policy=order.guard_policy, until_ms=until_ms
+        )
 
     def _hold(self, until_ms: int) -> None:
         del until_ms
@@ -242,8 +243,8 @@ class Transaction:
         )
 
     def _release_network(self, until_ms: int) -> None:
-        # The guard ends with the worker, whose namespace it is: nothing is left to take down.
         del until_ms
+        self._effects.worker.release(self._op)
 
     def _unhold(self, until_ms: int) -> None:
         del until_ms

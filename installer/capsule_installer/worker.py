@@ -16,7 +16,21 @@ __all__ = ["StepWorker", "Worker"]
 
 
 class Worker(Protocol):
-    """Run guarded steps."""
+    """Run guarded steps, between `arm`, before anything is stopped, and `release`."""
+
+    def levels(self) -> tuple[str, ...]:
+        """Return the guard levels that can be armed on this host, lowest first."""
+        ...
+
+    def arm(self, op: OpFolder, *, level: str, policy: str, until_ms: int) -> None:
+        """Arm the guard and prove it. From now on no step may use a network.
+
+        With the policy `report` a try is denied and told; with `fail` it also fails the op.
+
+        Raises:
+            Failed: `guard-not-armed`.
+        """
+        ...
 
     def run(
         self,
@@ -30,8 +44,21 @@ class Worker(Protocol):
         """Run all steps in order, in `folder`, until the first that fails.
 
         Raises:
-            Failed: `guarded-step-failed`, `process-timeout`, `process-not-started`.
+            Failed: `guarded-step-failed`, `process-timeout`, `process-not-started`,
+                `network-violation`.
         """
+        ...
+
+    def release(self, op: OpFolder) -> None:
+        """End the guard, with every process that steps have left in it.
+
+        Raises:
+            Failed: `network-violation` for what they tried since.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Kill what is left of an op that failed; nothing when there is nothing."""
         ...
 
 
@@ -41,6 +68,21 @@ class StepWorker:
     def __init__(self, *, processes: Processes, clock: Clock) -> None:
         self._processes = processes
         self._clock = clock
+
+    def levels(self) -> tuple[str, ...]:
+        """Return L0 alone."""
+        return ("L0",)
+
+    def arm(self, op: OpFolder, *, level: str, policy: str, until_ms: int) -> None:
+        """Arm nothing; the receipt says "not monitored"."""
+        del op, policy, until_ms
+        assert level == "L0", level
+
+    def release(self, op: OpFolder) -> None:
+        """Release nothing."""
+
+    def abandon(self) -> None:
+        """Leave steps to their own ends: each is waited for, or killed, as it runs."""
 
     def run(
         self,

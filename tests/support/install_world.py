@@ -283,6 +283,18 @@ class FakeProver:
 
 
 class NoWorker:
+    def levels(self) -> tuple[str, ...]:
+        return ("L0",)
+
+    def arm(self, op: OpFolder, *, level: str, policy: str, until_ms: int) -> None:
+        assert level == "L0"
+
+    def release(self, op: OpFolder) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
     def run(
         self,
         op: OpFolder,

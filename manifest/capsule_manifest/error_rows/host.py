@@ -88,6 +88,10 @@ ROWS: Final[dict[str, tuple[ExitCode, str]]] = {
         ExitCode.INTEGRITY,
         "stage the capsule again; if it repeats, check the disk: `capsule verify`",
     ),
+    "guard-not-armed": (
+        ExitCode.GUARD_NOT_ARMED,
+        "nothing was stopped; read why: docs/how-to/guard.md says what a host needs for each level",
+    ),
     "guarded-step-failed": (
         ExitCode.RESTORED,
         "read the step's output, correct the release and build it with a higher counter",
@@ -99,6 +103,10 @@ ROWS: Final[dict[str, tuple[ExitCode, str]]] = {
     "managed-file-edited": (
         ExitCode.PREFLIGHT_REFUSED,
         "move the edit into the release or put the file back, then order again",
+    ),
+    "network-violation": (
+        ExitCode.NETWORK_VIOLATION,
+        "ship what the step fetches in the capsule; docs/how-to/guard.md says how to find it",
     ),
     "nothing-to-roll-back": (
         ExitCode.PREFLIGHT_REFUSED,

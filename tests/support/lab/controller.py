@@ -52,11 +52,6 @@ user = "root"
 role = "web"
 platform = "bookworm"
 lane = "a"
-[[waivers]]
-node = "n1"
-rule = "guard-level"
-value = "L0"
-reason = "no guard on a lab host yet"
 """
 
 

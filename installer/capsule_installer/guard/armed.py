@@ -1,0 +1,171 @@
+"""The worker of an op under a guard, as the supervisor sees it: armed, then told steps, then ended.
+
+The supervisor reads no address, name or command line of a step: the guard's own program does, and
+says what it found in words.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from capsule_installer.clock import Clock
+from capsule_installer.conversation import Conversation, Conversations
+from capsule_installer.guard.finding import Finding, decode_finding
+from capsule_installer.guard.record import note_armed, note_findings
+from capsule_installer.op_folder import OpFile, OpFolder
+from capsule_installer.processes import CLEAN_ENVIRONMENT, Processes
+from capsule_installer.worker import Worker
+from capsule_manifest.errors import CapsuleError, Failed
+
+__all__ = ["GuardedWorker"]
+
+_END_MS: Final = 2_000
+_OUTPUT_CHARACTERS: Final = 300
+
+
+class GuardedWorker:
+    """Run steps under the guard that the order names; at L0 as `plain` runs them.
+
+    `program` is the argv of the guard's own program.
+    """
+
+    def __init__(
+        self,
+        *,
+        plain: Worker,
+        conversations: Conversations,
+        processes: Processes,
+        clock: Clock,
+        program: Sequence[str],
+        levels: tuple[str, ...],
+    ) -> None:
+        self._plain = plain
+        self._conversations = conversations
+        self._processes = processes
+        self._clock = clock
+        self._program = program
+        self._levels = levels
+        self._guard: Conversation | None = None
+        self._has_run = False
+        self._reports_only = False
+        self._findings: list[Finding] = []
+
+    def levels(self) -> tuple[str, ...]:
+        """Return what this host can arm. Source: `Worker.levels`."""
+        return self._levels
+
+    def arm(self, op: OpFolder, *, level: str, policy: str, until_ms: int) -> None:
+        """Start the guard's program and wait for its canary. Source: `Worker.arm`."""
+        if level == "L0":
+            return
+        self._reports_only = policy == "report"
+        try:
+            self._guard = self._conversations.start(self._program)
+        except Failed as error:
+            raise _not_armed(error.got) from error
+        facts = self._processes.facts(self._guard.pid)
+        if facts is not None:
+            op.note(OpFile.WORKER, f"{facts.pid} {facts.started_ticks}\n".encode())
+        # It does nothing before this: by now rescue could end it.
+        self._guard.say(json.dumps({"level": level}).encode())
+        said = self._hear(until_ms)
+        if said is None or "armed" not in said:
+            why = "no answer in time" if said is None else said.get("failed", "it ended")
+            self._kill()
+            raise _not_armed(why)
+        note_armed(op, level)
+
+    def run(
+        self,
+        op: OpFolder,
+        steps: Sequence[Sequence[str]],
+        *,
+        folder: str,
+        environment: Mapping[str, str],
+        until_ms: int,
+    ) -> None:
+        """Run all steps. Source: `Worker.run`."""
+        if self._guard is None:
+            self._plain.run(op, steps, folder=folder, environment=environment, until_ms=until_ms)
+            return
+        for argv in steps:
+            self._has_run = True
+            step = {
+                "argv": list(argv),
+                "folder": folder,
+                "environment": {**CLEAN_ENVIRONMENT, **environment},
+            }
+            self._guard.say(json.dumps({"run": step}).encode())
+            where = " ".join(argv)
+            ended = self._attend(op, until_ms, where)
+            if ended["exit"] != 0:
+                output = str(ended["output"]).strip()[-_OUTPUT_CHARACTERS:]
+                raise Failed(
+                    "guarded-step-failed", "a declared step failed",
+                    got=f"exit {ended['exit']}: {output}", where=where,
+                )  # fmt: skip
+
+    def release(self, op: OpFolder) -> None:
+        """End the guard with everything in it. Source: `Worker.release`."""
+        guard = self._guard
+        if guard is None:
+            return
+        if self._has_run:
+            # What a step left behind may have tried since; nothing of it is alive after this.
+            guard.close()
+            until_ms = self._clock.boot_ms() + _END_MS
+            while (said := self._hear(until_ms)) and "finding" in said:
+                self._found(op, said["finding"], "a declared step, after its end")
+        self._kill()
+
+    def abandon(self) -> None:
+        """Kill whatever is left of the guard. Source: `Worker.abandon`."""
+        self._kill()
+
+    def _attend(self, op: OpFolder, until_ms: int, where: str) -> dict[str, Any]:
+        while True:
+            said = self._hear(until_ms)
+            if said is None:
+                self._kill()
+                raise Failed(
+                    "process-timeout", "a program did not end in time",
+                    expected="within the limit of guarded steps", where=where,
+                )  # fmt: skip
+            if "finding" in said:
+                self._found(op, said["finding"], where)
+            elif "exit" in said:
+                return said
+            else:
+                self._kill()
+                raise Failed("guarded-step-failed", "the guard ended", where=where)
+
+    def _found(self, op: OpFolder, item: object, where: str) -> None:
+        finding = decode_finding(item)
+        self._findings.append(finding)
+        note_findings(op, self._findings)
+        if self._reports_only:
+            return
+        # At once: it is denied already, and every moment more is one in which nothing serves.
+        self._kill()
+        raise Failed(
+            "network-violation", "a declared step tried to use a network",
+            got=finding.text(), where=where,
+        )  # fmt: skip
+
+    def _hear(self, until_ms: int) -> dict[str, Any] | None:
+        """Return what the guard says next, {} when it has ended, None when the time is over."""
+        assert self._guard is not None
+        line = self._guard.hear(max(1, until_ms - self._clock.boot_ms()))
+        if line is None:
+            return None
+        said: dict[str, Any] = json.loads(line) if line else {}
+        return said
+
+    def _kill(self) -> None:
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard = None
+
+
+def _not_armed(why: object) -> CapsuleError:
+    return Failed("guard-not-armed", "the network guard does not hold", got=why)

@@ -1,0 +1,46 @@
+"""What this machine says of itself, as far as the guard depends on it."""
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from capsule_installer.guard.levels import GuardFacts, offered_levels
+from capsule_installer.layout import Layout
+
+__all__ = ["host_levels", "read_guard_facts"]
+
+_NAMESPACES: Final = Path("/proc/self/ns")
+_STATUS: Final = Path("/proc/self/status")
+_ACTIONS: Final = Path("/proc/sys/kernel/seccomp/actions_avail")
+_CAPABILITIES: Final = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
+_RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
+
+
+def host_levels(layout: Layout) -> tuple[str, ...]:
+    """Return the guard levels that this host can arm, lowest first."""
+    return offered_levels(read_guard_facts(layout))
+
+
+def read_guard_facts(layout: Layout) -> GuardFacts:
+    """Ask the kernel. What can't be read is not there."""
+    names, status, actions = [], "", ""
+    with suppress(OSError):
+        names = os.listdir(_NAMESPACES)
+    with suppress(OSError):
+        status = _STATUS.read_text()
+    with suppress(OSError):
+        actions = _ACTIONS.read_text()
+    machine = os.uname()
+    capabilities = _CAPABILITIES.search(status)
+    release = _RELEASE.match(machine.release)
+    return GuardFacts(
+        is_folder=bool(layout.root),
+        user=os.geteuid(),
+        capabilities=int(capabilities[1], 16) if capabilities else 0,
+        namespaces=frozenset(names),
+        kernel=(int(release[1]), int(release[2])) if release else (0, 0),
+        machine=machine.machine,
+        seccomp_actions=frozenset(actions.split()),
+    )
