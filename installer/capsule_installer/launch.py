@@ -32,6 +32,12 @@ def _main() -> int:
             from capsule_installer.guard.watch import main as guard
 
             return guard()
+        case ["--root", root, "install" | "supervise" | "confirm" | "follow", *_]:
+            from capsule_installer.quick_op import answer as work
+
+            code = work(root, sys.argv[3:])
+            if code is not None:
+                return code
     from capsule_installer.cli import main
 
     return main()

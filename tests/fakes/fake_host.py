@@ -10,7 +10,7 @@ it behaves by writing `ROOT/behave.json`:
     {"lie": "proof"}             a proof of another generation; "receipt": one of another op;
                                  "past": another first receipt; "key": another node key
     {"noise": true}              what a shell's start-up files print comes first
-    {"old": true}                it has never heard of `receive --hello`
+    {"old": true}                it has never heard of `--hello` at a verb's head
 """
 
 import json
@@ -230,7 +230,13 @@ class Host:
         )
         return 0
 
-    def install(self):
+    def install(self, *options):
+        if options and self.behaviour.get("old"):
+            return 2
+        if options:
+            self.hello()
+            if not sys.stdin.buffer.peek(1):
+                return 0
         raw = sys.stdin.buffer.read()
         envelope = decode_record(raw, where="order")
         order = verify_order(self.policy(), self.route(), envelope)
@@ -246,7 +252,7 @@ class Host:
         if self.messages_left is not None:
             return 1
         self.say(record="accepted", op_id=order.op_id)
-        return 0
+        return self.follow(order.op_id, *options[1:]) if options else 0
 
     def follow(self, op_id, _timeout_option, _timeout):
         op = self.state["ops"][op_id]

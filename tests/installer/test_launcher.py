@@ -154,3 +154,23 @@ def test_the_program_ends_with_its_answer_delivered_and_its_code_to_a_file_and_a
 def test_the_program_ends_by_itself_without_any_output_to_write_to(host):
     line = f"exec '{host}/opt/capsule/bin/capsule' enrol >&- 2>&-"
     assert subprocess.run(["/bin/sh", "-c", line], check=False, timeout=60).returncode != 0
+
+
+def test_a_controllers_words_for_an_op_need_no_command_line(host):
+    shutil.rmtree(host / "opt/capsule/runtime" / RUNTIME / "site/click")
+    done = run(host, "install", "--hello", "--follow", "14")
+    assert done.returncode == 0, done.stderr
+    (record,) = RecordReader().feed(done.stdout)
+    assert record["record"] == "hello"
+    for words in (("confirm",), ("supervise", "op"), ("follow", "op", "--timeout", "14")):
+        (record,) = RecordReader().feed(run(host, *words).stdout)
+        assert record["error"] == "host-not-enrolled"
+
+
+def test_other_spellings_of_an_ops_words_say_the_same(host):
+    short = run(host, "install", "--hello", "--follow", "14")
+    long = run(host, "install", "--follow=14", "--hello")
+    assert (short.returncode, long.returncode) == (0, 0)
+    (first,), (second,) = (RecordReader().feed(done.stdout) for done in (short, long))
+    assert first.keys() == second.keys()
+    assert run(host, "install", "--hello", "--follow", "-1").returncode == 2

@@ -9,10 +9,12 @@ Source: design, section 11, "Retries".
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from capsule.home import ProductHome
+from capsule.host_records import Hello, HostRecord, read_hello
 from capsule.lane.ports import HostReport, HostStep, Unreachable
 from capsule.receipts_store import CheckedReceipt
 from capsule.rollout.evidence import (
@@ -22,7 +24,7 @@ from capsule.rollout.evidence import (
     host_report,
     step_report,
 )
-from capsule.session import HostSession
+from capsule.session import Dialogue, HostSession
 from capsule.stage import keep_receipts
 from capsule.transport.base import QUICK, Limits
 from capsule_manifest.digest import CapsuleId
@@ -44,7 +46,9 @@ from capsule_manifest.route import GUARD_LEVELS
 __all__ = ["NodeJob", "NodeLink", "NodeWatch"]
 
 _VALID_MS: Final = 60_000
-_FOLLOW_S: Final = 20
+_FOLLOW_S: Final = 14
+_FOLLOW: Final = Limits(total_s=QUICK.total_s, idle_s=_FOLLOW_S + QUICK.idle_s)
+"""Within those of a quick verb, so that it shares the kept connection."""
 _RESTORE_S: Final = 60.0
 _BACK_OFF_S: Final = 1.0
 _LATE: Final = frozenset({"order-expired"})
@@ -119,6 +123,8 @@ class NodeLink:
         self._sent: dict[str, Order] = {}
         self._written: set[str] = set()
         self._ended: set[str] = set()
+        # What the host tells of an op after its order, until somebody follows the op.
+        self._streams: dict[str, tuple[Dialogue, ExitStack]] = {}
 
     def order(self, op_id: str, *, fence: int) -> HostReport:
         """Send the order, the very same one each time; return what the host said.
@@ -129,20 +135,9 @@ class NodeLink:
             CapsuleError: when the host could not be asked, or somebody else is at work on it.
         """
         ordered = self._job.ordered(op_id)
-        order = self._sent.get(op_id)
         try:
-            if order is None:
-                order = self._sent[op_id] = self._make_order(ordered, fence)
-            envelope = sign(encode_order(order), payload_type=ORDER_TYPE, signer=self._controller)
-            with self._session.dialogue("install") as dialogue:
-                self._written.add(op_id)
-                dialogue.channel.write(encode_record(envelope))
-                dialogue.channel.end_input()
-                if dialogue.next() is None:
-                    raise Failed(
-                        "host-program-failed", "a host said nothing to an order",
-                        where=ordered.node, retryable=True,
-                    )  # fmt: skip
+            if op_id in self._sent or not self._greet_and_order(ordered, fence):
+                self._order_alone(ordered, fence)
         except CapsuleError as error:
             if error.error_id in _LATE:
                 return host_report(ordered, HostStep.NO_RECORD, closed=True)
@@ -152,6 +147,49 @@ class NodeLink:
                 raise
             return host_report(ordered, HostStep.REFUSED, reason=str(error))
         return host_report(ordered, HostStep.ACCEPTED)
+
+    def _greet_and_order(self, ordered: Ordered, fence: int) -> bool:
+        """Ask who the host is, order, and keep the stream to follow the op on it: one start there.
+
+        False when the host's program is too old for it; nothing was ordered then.
+        """
+        words = ("--hello", "--follow", str(_FOLLOW_S))
+        with ExitStack() as stack:
+            opened = self._session.dialogue("install", *words, limits=_FOLLOW)
+            dialogue = stack.enter_context(opened)
+            dialogue.channel.limit(QUICK)
+            try:
+                hello = read_hello(dialogue.expect("hello"), ordered.node)
+            except Failed as failure:
+                if failure.error_id != "host-verb-unknown":
+                    raise
+                return False
+            self._sent[ordered.op_id] = self._make_order(ordered, hello, fence)
+            if self._write_order(ordered, dialogue).get("record") == "accepted":
+                dialogue.channel.limit(_FOLLOW)
+                self._streams[ordered.op_id] = (dialogue, stack.pop_all())
+        return True
+
+    def _order_alone(self, ordered: Ordered, fence: int) -> None:
+        if ordered.op_id not in self._sent:
+            self._sent[ordered.op_id] = self._make_order(ordered, self._session.hello(), fence)
+        with self._session.dialogue("install") as dialogue:
+            self._write_order(ordered, dialogue)
+
+    def _write_order(self, ordered: Ordered, dialogue: Dialogue) -> HostRecord:
+        """Write the order and return the host's answer to it."""
+        order = encode_order(self._sent[ordered.op_id])
+        envelope = sign(order, payload_type=ORDER_TYPE, signer=self._controller)
+        self._written.add(ordered.op_id)
+        dialogue.channel.write(encode_record(envelope))
+        dialogue.channel.end_input()
+        answer = dialogue.next()
+        if answer is None:
+            raise Failed(
+                "host-program-failed", "a host said nothing to an order",
+                where=ordered.node, retryable=True,
+            )  # fmt: skip
+        return answer
 
     def confirm(self, op_id: str, *, proof: str, fence: int) -> None:
         """Accept a proof; that the host decided otherwise is for its receipt to say.
@@ -222,10 +260,10 @@ class NodeLink:
     def _follow_once(
         self, ordered: Ordered, hear: Callable[[HostReport | Unreachable], None]
     ) -> None:
-        limits = Limits(total_s=_FOLLOW_S + QUICK.idle_s, idle_s=_FOLLOW_S + QUICK.idle_s)
-        arguments = (ordered.op_id, "--timeout", str(_FOLLOW_S))
-        with self._session.dialogue("follow", *arguments, limits=limits) as dialogue:
-            dialogue.channel.end_input()
+        op_id = ordered.op_id
+        is_begun = op_id in self._streams
+        dialogue, stream = self._streams.pop(op_id) if is_begun else self._ask_to_follow(ordered)
+        with stream:
             while (record := dialogue.next()) is not None:
                 match record.get("record"):
                     case "step" | "outcome":
@@ -242,6 +280,14 @@ class NodeLink:
                         hear(report)
                         self._keep(ordered, receipt)
                         return
+
+    def _ask_to_follow(self, ordered: Ordered) -> tuple[Dialogue, ExitStack]:
+        arguments = (ordered.op_id, "--timeout", str(_FOLLOW_S))
+        with ExitStack() as stack:
+            opened = self._session.dialogue("follow", *arguments, limits=_FOLLOW)
+            dialogue = stack.enter_context(opened)
+            dialogue.channel.end_input()
+            return dialogue, stack.pop_all()
 
     def _tell(self, ordered: Ordered, record: object) -> None:
         assert isinstance(record, dict)
@@ -263,9 +309,8 @@ class NodeLink:
             # business at once, and that of the exit code.
             self._watch.trouble(ordered.node, error)
 
-    def _make_order(self, ordered: Ordered, fence: int) -> Order:
+    def _make_order(self, ordered: Ordered, hello: Hello, fence: int) -> Order:
         job = self._job
-        hello = self._session.hello()
         if hello.node != ordered.node or hello.node_key != ordered.key:
             raise Refused(
                 "enrolment-differs",

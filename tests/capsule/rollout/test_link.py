@@ -25,6 +25,18 @@ class Hello:
     current, nonce, boot_id, guard_levels = "1-aaaaaaaa", "nonce", "boot", ("L0",)
 
 
+def hello_record():
+    return {
+        "record": "hello", "wire": 1, "installer": "0.1.0", "runtime": None, "node": Hello.node,
+        "node_key": b64encode(Hello.node_key.spki), "machine": "x86_64", "glibc": "2.36",
+        "pythons": {}, "free_bytes": 1, "free_inodes": 1, "boot_id": Hello.boot_id,
+        "nonce": Hello.nonce, "fence": 0, "counter_floor": 0, "policy": None,
+        "route": Hello.route, "staged": [], "trees": [], "current": Hello.current,
+        "previous": "absent", "open_op": None, "hold": False,
+        "guard_levels": list(Hello.guard_levels), "service_manager": "systemd",
+    }  # fmt: skip
+
+
 class Dialogue:
     """Answers what the session was told to; the channel only takes what is sent."""
 
@@ -41,6 +53,11 @@ class Dialogue:
 
     def end_input(self): ...
 
+    def limit(self, limits): ...
+
+    def expect(self, name):
+        return self.next()
+
     def next(self):
         answer = self._answers.pop(0) if self._answers else None
         if isinstance(answer, Exception):
@@ -53,14 +70,22 @@ class Session:
 
     def __init__(self):
         self.sent, self.answers, self.asked, self.hellos = [], {}, [], 0
+        self.begun, self.knows_hello = [], True
 
     def hello(self):
         self.hellos += 1
         return Hello()
 
     def dialogue(self, verb, *arguments, limits=None):
+        self.begun.append((verb, *arguments))
+        greeting = []
+        if "--hello" in arguments:
+            if not self.knows_hello:
+                return Dialogue(self, [Failed("host-verb-unknown", "")])
+            self.hellos += 1
+            greeting = [hello_record()]
         answers = self.answers.get(verb, [])
-        return Dialogue(self, answers.pop(0) if answers else [])
+        return Dialogue(self, greeting + (answers.pop(0) if answers else []))
 
     def ask(self, verb, *arguments, answer, stdin=b"", limits=None):
         self.asked.append((verb, stdin))
@@ -117,6 +142,41 @@ def test_an_order_that_is_sent_again_is_the_very_same_and_asks_for_no_new_nonce(
     first, second = orders(session)
     assert first == second
     assert session.hellos == 1
+
+
+def test_an_op_is_followed_on_the_stream_that_its_order_began(session, link):
+    heard = []
+    step = {"record": "step", "name": "stop", "state": "done", "took_ms": 3}
+    told = [step, Failed("op-not-finished", "", retryable=True)]
+    session.answers["install"] = [[{"record": "accepted"}, *told]]
+    session.answers["follow"] = [[proof(), Refused("op-unknown", "")]]
+    link.order(OP, fence=7)
+    with fails_with("op-unknown"):
+        link.follow(OP, heard.append)
+    assert [report.step for report in heard] == [
+        HostStep.STOPPED, HostStep.ACCEPTED, HostStep.PROVED,
+    ]  # fmt: skip
+    assert session.begun == [
+        ("install", "--hello", "--follow", "14"), ("follow", OP, "--timeout", "14"),
+    ]  # fmt: skip
+
+
+def test_a_repeated_order_that_has_ended_is_followed_on_a_stream_of_its_own(session, link):
+    session.answers["install"] = [[{"record": "result"}]]
+    session.answers["follow"] = [[Refused("op-unknown", "")]]
+    assert link.order(OP, fence=7).step is HostStep.ACCEPTED
+    with fails_with("op-unknown"):
+        link.follow(OP, lambda _: None)
+    assert [verb for verb, *_ in session.begun] == ["install", "follow"]
+
+
+def test_an_older_host_program_is_asked_step_by_step(session, link):
+    session.knows_hello = False
+    session.answers["install"] = [[{"record": "accepted"}]]
+    assert link.order(OP, fence=7).step is HostStep.ACCEPTED
+    (order,) = orders(session)
+    assert (order.nonce, session.hellos) == ("nonce", 1)
+    assert session.begun[-1] == ("install",)
 
 
 def test_an_order_that_came_too_late_was_never_accepted(session, link):
