@@ -26,6 +26,11 @@ VERBS: Final[Mapping[str, tuple[str, str, str]]] = {
     "boot": ("op_verbs", "boot", "Undo at boot what was open when the host went down."),
     "confirm": ("op_verbs", "confirm", "Accept a controller's confirm of a proved op."),
     "enrol": ("enrol", "command", "Give this host its node key, name and first policy."),
+    "files": (
+        "files_verb",
+        "command",
+        "Show managed files, and set aside those that were changed.",
+    ),
     "follow": ("op_verbs", "follow", "Tell how an op goes until it ends."),
     "gc": ("collect", "command", "Remove generations and objects that nothing needs."),
     "hello": ("hello", "command", "Say who and how this host is."),

@@ -9,12 +9,12 @@ Source: design, section 9; ADR 0081.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from capsule_installer.disk import Disk, FileKind
 from capsule_installer.effects import Effects
 from capsule_installer.fsops import make_dirs
-from capsule_installer.installed import Installation, installed_marker_path
+from capsule_installer.installed import Installation, PlacedFile, installed_marker_path
+from capsule_installer.managed_files import ABSENT_FILE, FILE_BYTES_MAX, WantedFile, difference
 from capsule_installer.switch_plan import (
     Change,
     Group,
@@ -27,9 +27,7 @@ from capsule_manifest.digest import ObjectId, object_id
 from capsule_manifest.errors import Refused
 from capsule_manifest.orders import ABSENT, Order
 
-__all__ = ["Target", "find_targets", "lay_beside"]
-
-_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+__all__ = ["Target", "find_targets", "lay_beside", "wanted_file"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +85,16 @@ def lay_beside(
         disk.fsync_dir(folder, "waiting and kept names")
 
 
+def wanted_file(effects: Effects, file: PlacedFile) -> WantedFile:
+    """Return what shall be where a generation puts `file`. Raises: `account-unknown`."""
+    return WantedFile(
+        path=file.target,
+        digest=file.digest,
+        mode=file.mode,
+        owner=effects.accounts.ids(file.owner, file.group),
+    )
+
+
 def _units(effects: Effects, old: Installation | None, new: Installation) -> list[Target]:
     old_units = old.units if old else {}
     for name, text in old_units.items():
@@ -115,9 +123,9 @@ def _files(effects: Effects, old: Installation | None, new: Installation) -> lis
     targets = []
     for path in sorted(set(known) | set(wanted)):
         file = wanted.get(path)
-        data = None if file is None else effects.disk.read(file.source, _FILE_BYTES_MAX)
+        data = None if file is None else effects.disk.read(file.source, FILE_BYTES_MAX)
         if path in known:
-            _check_ours(effects.disk, path, known[path].digest)
+            _check_managed(effects, known[path])
         elif data is not None:
             _check_free(effects.disk, path, data)
         targets.append(
@@ -163,25 +171,34 @@ def _file(
     return Target(change=change, data=data, mode=mode, owner=owner)
 
 
+def _check_managed(effects: Effects, file: PlacedFile) -> None:
+    wanted = wanted_file(effects, file)
+    found = difference(effects.disk, wanted)
+    # A file that somebody removed is put back by the switch; it is no edit that could be lost.
+    if found not in {"", ABSENT_FILE}:
+        raise _edited("a managed file was changed on this host", file.target, wanted.text, found)
+
+
 def _check_ours(disk: Disk, path: str, digest: ObjectId) -> None:
     found = disk.stat(path)
-    # A file that somebody removed is put back by the switch; it is no edit that could be lost.
+    # A unit that somebody removed is put back by the switch; it is no edit that could be lost.
     if found is None:
         return
-    if found.kind is not FileKind.FILE or object_id(disk.read(path, _FILE_BYTES_MAX)) != digest:
-        raise _edited("a managed file was changed on this host", path, digest.hex())
+    if found.kind is not FileKind.FILE or object_id(disk.read(path, FILE_BYTES_MAX)) != digest:
+        raise _edited("a unit file was changed on this host", path, digest.hex(), "another")
 
 
 def _check_free(disk: Disk, path: str, data: bytes) -> None:
     found = disk.stat(path)
     if found is None:
         return
-    if found.kind is not FileKind.FILE or disk.read(path, _FILE_BYTES_MAX) != data:
-        raise _edited("a file stands where capsule has put none", path, "no file, or the same")
+    if found.kind is not FileKind.FILE or disk.read(path, FILE_BYTES_MAX) != data:
+        what = "a file stands where capsule has put none"
+        raise _edited(what, path, "no file, or the same", f"a {found.kind}")
 
 
-def _edited(what: str, path: str, expected: str) -> Refused:
-    return Refused("managed-file-edited", what, expected=expected, where=path)
+def _edited(what: str, path: str, expected: str, got: str) -> Refused:
+    return Refused("managed-file-edited", what, expected=expected, got=got, where=path)
 
 
 def _lay_new(disk: Disk, path: str, target: Target) -> None:
@@ -214,7 +231,7 @@ def _lay_old(disk: Disk, path: str, kept: str) -> None:
         if isinstance(error, FileExistsError | FileNotFoundError):
             raise
         # No second name is possible here: a copy under a name of its own, then renamed.
-        data = disk.read(path, _FILE_BYTES_MAX)
+        data = disk.read(path, FILE_BYTES_MAX)
         with disk.create(kept, found.mode) as writer:
             writer.write(data)
             writer.fsync("kept copy's data")

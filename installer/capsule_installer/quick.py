@@ -5,6 +5,7 @@ A fleet is asked for it all at once, and reading a command line takes longer tha
 says the same.
 """
 
+from capsule_installer.accounts import FolderAccounts, HostAccounts
 from capsule_installer.clock import BootClock
 from capsule_installer.disk import RealDisk
 from capsule_installer.edge import exit_code_of
@@ -35,5 +36,6 @@ def tell(layout: Layout, reporter: Reporter) -> None:
         machine=RealMachine(),
         services=make_services(disk, layout, processes),
         processes=processes,
+        accounts=FolderAccounts() if layout.root else HostAccounts(),
     )
     reporter.record("survey", {"survey": survey_value(surveyor.look())})

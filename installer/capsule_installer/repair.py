@@ -22,11 +22,12 @@ from capsule_installer.fsops import publish_once
 from capsule_installer.hold import hold_reason
 from capsule_installer.host import Host
 from capsule_installer.installed import Installation, installed_marker_path, load_generation
+from capsule_installer.managed_files import difference
+from capsule_installer.prepare import wanted_file
 from capsule_installer.real import real_effects
 from capsule_installer.settle import require_no_open_op
 from capsule_installer.supervisor import await_lock
 from capsule_manifest.canonical import JsonValue
-from capsule_manifest.digest import object_id
 from capsule_manifest.envelope import RECORD_LIMITS, Envelope, decode_record, encode_record, sign
 from capsule_manifest.errors import CapsuleError, Refused
 from capsule_manifest.keys import b64encode
@@ -194,9 +195,10 @@ def _differences(
     if hold is not None:
         yield "the hold", "none", hold
     for file in installation.files:
-        raw = _read(effects, file.target)
-        if raw is None or object_id(raw) != file.digest:
-            yield f"the managed file {file.target}", "as signed", "absent" if not raw else "other"
+        wanted = wanted_file(effects, file)
+        got = difference(effects.disk, wanted)
+        if got:
+            yield f"the managed file {file.target}", wanted.text, got
     for name, text in installation.units.items():
         if _read(effects, f"{layout.units}/{name}") != text.encode():
             yield f"the unit file {name}", "the generation's", "another"

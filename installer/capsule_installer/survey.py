@@ -14,29 +14,32 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from capsule_installer import __version__
+from capsule_installer.accounts import Accounts
 from capsule_installer.clock import Clock, wall_ms
 from capsule_installer.disk import Disk, FileKind, FileStat
 from capsule_installer.facts import Machine
 from capsule_installer.guard.facts import host_levels
 from capsule_installer.identity import NodeSigner, load_node_key
 from capsule_installer.layout import Layout
+from capsule_installer.managed_files import ABSENT_FILE, WantedFile, difference
 from capsule_installer.processes import Processes
 from capsule_installer.receipts import ReceiptChain
 from capsule_installer.runtime import running_runtime
 from capsule_installer.services.base import ServiceManager
 from capsule_installer.state import HostState
 from capsule_manifest.canonical import Limits, decode
-from capsule_manifest.digest import blake3_text, object_id, sha256_text
+from capsule_manifest.digest import ObjectId, object_id, sha256_text
 from capsule_manifest.envelope import decode_record
 from capsule_manifest.errors import CapsuleError
 from capsule_manifest.fields import Object
-from capsule_manifest.keys import b64encode
+from capsule_manifest.keys import PublicKey, b64encode
 from capsule_manifest.orders import ABSENT
 from capsule_manifest.records import MARKER_TYPE, Marker, Receipt, decode_marker
 from capsule_manifest.survey import (
     ChangedFile,
     GenerationSurface,
     MarkerSurface,
+    Obstacle,
     ReceiptSurface,
     Setting,
     Survey,
@@ -74,8 +77,10 @@ class Surveyor:
         machine: Machine,
         services: ServiceManager,
         processes: Processes,
+        accounts: Accounts,
     ) -> None:
         self._disk = disk
+        self._accounts = accounts
         self._layout = layout
         self._clock = clock
         self._machine = machine
@@ -138,7 +143,8 @@ class Surveyor:
             ),
             receipt=None if signer is None else self._receipt(signer),
             units=self._units(known, manifest),
-            files=self._changed_files(known),
+            files=self._changed_files(known, manifest),
+            obstacles=self._obstacles(signer, known),
             ignored=tuple(self._ignored),
             unreadable=tuple(self._unreadable),
         )
@@ -151,7 +157,9 @@ class Surveyor:
     def _staged(self, signer: NodeSigner | None, current: str | None) -> Marker | None:
         if signer is None or current in {None, ABSENT}:
             return None
-        key, generation = signer.public, str(current)
+        return self._staged_marker(str(current), signer.public)
+
+    def _staged_marker(self, generation: str, key: PublicKey) -> Marker | None:
         return _or_none(lambda: self._state.staged_marker(generation, key))
 
     def _manifest(self, current: str) -> bytes | None:
@@ -234,17 +242,45 @@ class Surveyor:
             is_service=name.endswith(".service"),
         )
 
-    def _changed_files(self, known: Marker | None) -> tuple[ChangedFile, ...]:
+    def _changed_files(
+        self, known: Marker | None, manifest: bytes | None
+    ) -> tuple[ChangedFile, ...]:
+        if known is None:
+            return ()
+        said = {} if manifest is None or sha256_text(manifest) != known.capsule else (
+            self._tried("managed files", lambda: _attributes(manifest)) or {}
+        )  # fmt: skip
         changed = []
-        for key, digest in sorted({} if known is None else known.derived.items()):
-            if not key.startswith(_FILES):
-                continue
-            target = self._layout.inside("/" + key.removeprefix(_FILES))
-            raw = self._bytes(target)
-            got = "absent" if raw is None else blake3_text(object_id(raw))
-            if got != blake3_text(digest):
-                changed.append(ChangedFile(target=target, expected=blake3_text(digest), got=got))
+        for target, digest in sorted(_derived_files(known).items()):
+            mode, owner, group = said.get(target, (None, "", ""))
+            ids = None if mode is None else self._ids(target, owner, group)
+            path = self._layout.inside(target)
+            wanted = WantedFile(path=path, digest=digest, mode=mode, owner=ids)
+            got = difference(self._disk, wanted)
+            if got:
+                changed.append(ChangedFile(target=path, expected=wanted.text, got=got))
         return tuple(changed)
+
+    def _ids(self, target: str, owner: str, group: str) -> tuple[int, int] | None:
+        return self._tried(
+            f"owner of {self._layout.inside(target)}", lambda: self._accounts.ids(owner, group)
+        )
+
+    def _obstacles(self, signer: NodeSigner | None, known: Marker | None) -> tuple[Obstacle, ...]:
+        """Return what stands where a staged generation would put a file that is new here."""
+        if signer is None:
+            return ()
+        ours = {} if known is None else _derived_files(known)
+        found = []
+        for name in self._state.staged_generations():
+            marker = self._staged_marker(name, signer.public)
+            files = {} if marker is None or marker == known else _derived_files(marker)
+            for target in sorted(files.keys() - ours.keys()):
+                path = self._layout.inside(target)
+                wanted = WantedFile(path=path, digest=files[target], mode=None, owner=None)
+                if difference(self._disk, wanted) not in {"", ABSENT_FILE}:
+                    found.append(Obstacle(generation=name, target=path))
+        return tuple(found)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -301,6 +337,28 @@ def _commit(manifest: bytes) -> str:
     where = "capsule.json"
     document = Object(decode(manifest, limits=_MANIFEST_LIMITS, where=where), where)
     return document.nested("source").text("commit")
+
+
+def _derived_files(marker: Marker) -> dict[str, ObjectId]:
+    """Return the digest of each managed file of a generation by its place on the host."""
+    return {
+        "/" + key.removeprefix(_FILES): digest
+        for key, digest in marker.derived.items()
+        if key.startswith(_FILES)
+    }
+
+
+def _attributes(manifest: bytes) -> dict[str, tuple[int, str, str]]:
+    """Return mode, owner and group of each managed file, without reading the whole release."""
+    where = "capsule.json"
+    document = Object(decode(manifest, limits=_MANIFEST_LIMITS, where=where), where)
+    files = document.items("components", lambda item: item.items("files", _attribute))
+    return {target: (mode, owner, group)
+            for component in files for target, mode, owner, group in component}  # fmt: skip
+
+
+def _attribute(item: Object) -> tuple[str, int, str, str]:
+    return item.text("target"), item.integer("mode"), item.text("owner"), item.text("group")
 
 
 def _shown(text: str | None) -> str | None:

@@ -47,7 +47,7 @@ PROOF_TYPE: Final = "application/vnd.capsule.proof.v1+json"
 OUTCOME_TYPE: Final = "application/vnd.capsule.outcome.v1+json"
 RECEIPT_TYPE: Final = "application/vnd.capsule.receipt.v1+json"
 _RESCUE_SCHEMA = "capsule-rescue-outcome/1"
-_KINDS = ("enrol", "stage", "install", "rollback", "gc", "repair", "trust")
+_KINDS = ("enrol", "stage", "install", "rollback", "gc", "repair", "trust", "files")
 _RESULTS = (
     "done",
     "committed",

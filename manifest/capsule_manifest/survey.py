@@ -22,6 +22,7 @@ __all__ = [
     "ChangedFile",
     "GenerationSurface",
     "MarkerSurface",
+    "Obstacle",
     "ReceiptSurface",
     "Setting",
     "Survey",
@@ -85,11 +86,22 @@ class UnitSurface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedFile:
-    """A managed file that is not what was signed at stage; both are digests or `absent`."""
+    """A managed file that is not what was signed at stage, in bytes, mode, owner or kind.
+
+    `got` is `absent`, or tells what differs; both are for people.
+    """
 
     target: str
     expected: str
     got: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """Something that stands where a staged generation would put a file and capsule has put none."""
+
+    generation: str
+    target: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +159,7 @@ class Survey:
     receipt: ReceiptSurface | None
     units: Mapping[str, UnitSurface]
     files: tuple[ChangedFile, ...]
+    obstacles: tuple[Obstacle, ...]
     ignored: tuple[Setting, ...]
     unreadable: tuple[Unreadable, ...]
 
@@ -203,6 +216,7 @@ def decode_survey(raw: bytes, *, where: str = "survey") -> Survey:
         receipt=None if receipt is None else _read_receipt(receipt),
         units=item.named("units", _read_unit),
         files=item.items("files", _read_file),
+        obstacles=item.items("obstacles", _read_obstacle),
         ignored=item.items("ignored", _read_setting),
         unreadable=item.items("unreadable", _read_unreadable),
     )
@@ -277,6 +291,12 @@ def _read_file(item: Object) -> ChangedFile:
     )
     item.end()
     return file
+
+
+def _read_obstacle(item: Object) -> Obstacle:
+    obstacle = Obstacle(generation=item.text("generation"), target=item.text("target"))
+    item.end()
+    return obstacle
 
 
 def _read_setting(item: Object) -> Setting:

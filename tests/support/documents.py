@@ -28,6 +28,7 @@ from capsule_manifest.survey import (
     ChangedFile,
     GenerationSurface,
     MarkerSurface,
+    Obstacle,
     ReceiptSurface,
     Setting,
     Survey,
@@ -363,6 +364,7 @@ def make_survey() -> Survey:
         ),
         units={"web.service": make_unit_surface()},
         files=(),
+        obstacles=(),
         ignored=(),
         unreadable=(),
     )
@@ -376,6 +378,7 @@ def make_full_survey() -> Survey:
         hold=f"op {OP_ID}",
         marker=MarkerSurface(state="unsafe", why="has 2 names"),
         files=(ChangedFile(target="/etc/x", expected="blake3:" + "0" * 64, got="absent"),),
+        obstacles=(Obstacle(generation="43-0a1b2c3d", target="/etc/web.conf"),),
         ignored=(Setting(unit="web.service", setting="OLD"),),
         unreadable=(Unreadable(surface="fence", why="state-malformed"),),
     )

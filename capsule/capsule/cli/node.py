@@ -1,4 +1,4 @@
-"""`capsule node`: hold, release and repair single nodes, and decide about one that is lost."""
+"""`capsule node`: hold, release and repair single nodes, their files, and one that is lost."""
 
 import secrets
 from pathlib import Path
@@ -12,20 +12,23 @@ from capsule.cli.controller import (
     policy_option,
     read_policy,
 )
-from capsule.cli.output import json_option, print_json
+from capsule.cli.output import json_option, print_json, print_table
 from capsule.cli.rollout import decide_epoch
 from capsule.cli.rollout_desk import Desk, epoch_option, ledger_option, open_desk, run_options
 from capsule.fleet_work import connect
 from capsule.home import ProductHome
 from capsule.rollout.decisions import Wish
+from capsule.rollout.managed import node_files
 from capsule.rollout.quarantine import QUARANTINE, check_release
 from capsule.rollout.records import last_preflight
 from capsule.rollout.repair import repair_node
+from capsule.session import HostSession
 from capsule_manifest.errors import ExitCode, Refused
 
 __all__ = ["command"]
 
 _OPERATOR = "operator"
+_AS_RELEASED = "same"
 
 
 @click.group("node", epilog="Example: capsule node hold n1 --policy trust.json")
@@ -103,6 +106,64 @@ def repair(
     else:
         click.echo(f"{node}: repaired, receipt {receipt.receipt.sequence} {receipt.digest}")
     return int(ExitCode.DONE)
+
+
+@command.command(
+    "files",
+    epilog="Example: capsule node files n1 --set-aside --policy trust.json "
+    "--controller-key controller.key",
+)
+@click.argument("node")
+@policy_option
+@controller_key_option
+@click.option("--generation", default="", help="Look at what is new in this staged generation.")
+@click.option(
+    "--set-aside", is_flag=True, help="Keep what differs on the host and put the release's back."
+)
+@home_option
+@json_option
+def files(
+    node: str,
+    policy_path: Path,
+    controller_key_path: Path,
+    generation: str,
+    home_path: Path,
+    *,
+    set_aside: bool,
+    as_json: bool,
+) -> int:
+    """Show NODE's managed files, and set aside those that somebody changed.
+
+    What is set aside keeps its bytes, owner and mode below the host's quarantine folder, and the
+    host signs where. Exit code 3 while a file differs.
+    """
+    policy = read_policy(policy_path)
+    home = ProductHome(home=home_path, product=policy.product)
+    route, key = home.latest_route(policy), home.node_key(node)
+    entry = route.route.nodes.get(node)
+    if entry is None or key is None:
+        raise Refused(
+            "node-unknown",
+            "the frozen route has no such node, or it was never met",
+            expected=", ".join(sorted(route.route.nodes)),
+            got=node,
+        )
+    found = node_files(
+        HostSession(connect(entry.endpoint, node), node=node),
+        home=home,
+        key=key,
+        controller=load_signer(controller_key_path),
+        set_aside=set_aside,
+        generation=generation,
+    )
+    if as_json:
+        print_json({"node": node, "files": dict(found.files), "kept": dict(found.kept)})
+    else:
+        print_table(("file", "state"), sorted(found.files.items()))
+        for target, path in sorted(found.kept.items()):
+            click.echo(f"{node}: what was {target} is kept as {path}", err=True)
+    is_same = set(found.files.values()) <= {_AS_RELEASED}
+    return int(ExitCode.DONE if is_same else ExitCode.PREFLIGHT_REFUSED)
 
 
 @command.command(

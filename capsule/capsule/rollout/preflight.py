@@ -133,8 +133,20 @@ class Surveyor:
         remedy = _REMEDIES.get(judged.coherence)
         if remedy is not None:
             found.append(f"{judged.coherence}: {remedy}")
+        if survey.files:
+            found.append(
+                f"{len(survey.files)} managed files differ: move the edits into the release, or "
+                f"set them aside with `capsule node files {node} --set-aside`"
+            )
         entry = self.route.route.nodes[node]
         generation = self.payload.generation
+        blocked = [item.target for item in survey.obstacles if item.generation == generation]
+        if blocked:
+            found.append(
+                f"files that capsule never put stand where {generation} puts one: "
+                f"{', '.join(blocked)}: set them aside with `capsule node files {node} "
+                f"--set-aside --generation {generation}`"
+            )
         if survey.route != self.route.digest:
             found.append("staged under another route: run `capsule stage`")
         elif generation not in survey.staged and judged.current != generation:

@@ -102,7 +102,7 @@ ROWS: Final[dict[str, tuple[ExitCode, str]]] = {
     ),
     "managed-file-edited": (
         ExitCode.PREFLIGHT_REFUSED,
-        "move the edit into the release or put the file back, then order again",
+        "move the edit into the release, or keep it aside: `capsule node files --set-aside`",
     ),
     "network-violation": (
         ExitCode.NETWORK_VIOLATION,

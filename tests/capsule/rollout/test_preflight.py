@@ -12,11 +12,19 @@ from capsule.transport.local import LocalTransport
 from capsule_manifest.errors import ExitCode
 from capsule_manifest.keys import public_key
 from capsule_manifest.route import Endpoint, RouteNode
-from capsule_manifest.survey import Setting, Survey, Unreadable, survey_value
+from capsule_manifest.survey import (
+    ChangedFile,
+    Obstacle,
+    Setting,
+    Survey,
+    Unreadable,
+    survey_value,
+)
 from capsule_manifest.wire import encode_wire_record
 from support import documents
 
 NODE = "n1"
+GENERATION = "7-01234567"
 NOW_MS = documents.make_survey().wall_ms
 
 
@@ -38,7 +46,7 @@ class Route:
 class Payload:
     release: object
     capsule: str = documents.CAPSULE
-    generation: str = "7-01234567"
+    generation: str = GENERATION
 
 
 class Desk:
@@ -177,3 +185,24 @@ def test_a_clock_that_is_off_and_what_is_retired_are_notes_and_change_no_digest(
     assert noted.digest == plain.digest
     assert finding.problems == ()
     assert [note.partition(" ")[0] for note in finding.notes] == ["its", "no", "web.service"]
+
+
+def test_an_edited_managed_file_is_a_problem_with_its_way_on(desk):
+    edited = ChangedFile(target="/etc/web.conf", expected="blake3:00", got="mode 0o666")
+    desk.answers(replace(documents.make_survey(), files=(edited,)))
+    preflight, finding = desk.look()
+    assert preflight.exit_code == 3
+    assert finding.coherence is Coherence.CONTRADICTORY
+    assert "the managed file /etc/web.conf says mode 0o666" in finding.disagreements[0]
+    assert any("capsule node files n1 --set-aside" in problem for problem in finding.problems)
+
+
+def test_what_stands_in_the_way_is_a_problem_for_the_release_that_is_meant_alone(desk):
+    plain = documents.make_survey()
+    here = Obstacle(generation=GENERATION, target="/etc/new.conf")
+    desk.answers(replace(plain, obstacles=(replace(here, generation="99-00000000"),)))
+    assert desk.look()[1].problems == ()
+    desk.answers(replace(plain, obstacles=(here,)))
+    (problem,) = desk.look()[1].problems
+    assert "/etc/new.conf" in problem
+    assert f"--generation {GENERATION}" in problem
