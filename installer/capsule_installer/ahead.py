@@ -26,6 +26,16 @@ class Ahead(Generic[Value]):
         self._thread = Thread(target=self._run, args=(call,), daemon=True)
         self._thread.start()
 
+    @property
+    def is_done(self) -> bool:
+        """Say whether it has ended."""
+        return not self._thread.is_alive()
+
+    @property
+    def has_failed(self) -> bool:
+        """Say whether it has ended with a failure."""
+        return self._failure is not None
+
     def result(self) -> Value:
         """Wait for the end and return what the call returned.
 

@@ -18,9 +18,12 @@ import stat
 from collections.abc import Mapping
 from enum import StrEnum
 from types import TracebackType
-from typing import BinaryIO, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Protocol, Self
 
 from capsule_manifest.errors import Failed, Refused
+
+if TYPE_CHECKING:
+    from capsule_installer.ahead import Ahead
 
 __all__ = ["Disk", "FileKind", "FileStat", "Lock", "RealDisk", "Writer", "disk_error"]
 
@@ -182,6 +185,14 @@ class Disk(Protocol):
         """Make everything on the file system that holds `path` durable. Raises: `disk-*`."""
         ...
 
+    def begin_sync(self, path: str) -> None:
+        """Let the disk begin with what it will have to write, and go on; promises nothing.
+
+        Of a call while an earlier one is at work nothing comes. Raises nothing: what failed is
+        raised by the next `sync_filesystem`.
+        """
+        ...
+
     def free(self, path: str) -> tuple[int, int]:
         """Return bytes and inodes that are free for this user where `path` lies."""
         ...
@@ -196,6 +207,9 @@ class Disk(Protocol):
 
 class RealDisk:
     """The disk of this machine. Source: the Linux manual pages named at each call."""
+
+    def __init__(self) -> None:
+        self._syncing: Ahead[None] | None = None
 
     def read(self, path: str, size_bytes_max: int) -> bytes:
         """Read a file. Source: `Disk.read`; a larger one is `disk-file-too-large`."""
@@ -320,17 +334,20 @@ class RealDisk:
 
     def sync_filesystem(self, path: str, why: str) -> None:
         """Make a whole file system durable. Source: syncfs(2)."""
-        # Python 3.11 has no name for the call, and most runs of the program don't make it.
-        from ctypes import CDLL, get_errno
-
         del why
-        with _translated(path):
-            handle = os.open(path, _OPEN_READ | os.O_DIRECTORY)
-            try:
-                if CDLL(None, use_errno=True).syncfs(handle) != 0:
-                    raise OSError(get_errno(), "syncfs failed", path)
-            finally:
-                os.close(handle)
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            # The kernel tells of a failed write once; this one may have heard of it.
+            syncing.result()
+        _sync(path)
+
+    def begin_sync(self, path: str) -> None:
+        """Begin to write in the background. Source: `Disk.begin_sync`."""
+        # Only a staging has so much to write that it needs a thread.
+        from capsule_installer.ahead import Ahead
+
+        if self._syncing is None or (self._syncing.is_done and not self._syncing.has_failed):
+            self._syncing = Ahead(lambda: _sync(path))
 
     def free(self, path: str) -> tuple[int, int]:
         """Count free space. Source: statvfs(3)."""
@@ -418,6 +435,19 @@ def disk_error(error: OSError, path: str) -> Failed:
             error_id, what = "disk-failed", "a file operation failed"
     # `strerror` and not the error itself, which may repeat a path that nobody has cleaned.
     return Failed(error_id, what, got=error.strerror or error, where=path)
+
+
+def _sync(path: str) -> None:
+    # Python 3.11 has no name for the call, and most runs of the program don't make it.
+    from ctypes import CDLL, get_errno
+
+    with _translated(path):
+        handle = os.open(path, _OPEN_READ | os.O_DIRECTORY)
+        try:
+            if CDLL(None, use_errno=True).syncfs(handle) != 0:
+                raise OSError(get_errno(), "syncfs failed", path)
+        finally:
+            os.close(handle)
 
 
 def _file_stat(found: os.stat_result) -> FileStat:

@@ -8,8 +8,11 @@ Memory: two frames and their contents, whatever the size of the release: one is 
 objects of the one before are written.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from blake3 import blake3
@@ -30,6 +33,11 @@ _HEAD_BYTES: Final = 36
 _ROOT_BYTES: Final = 32
 _PART_MODE: Final = 0o600
 _CHUNK_BYTES: Final = 1024 * 1024
+_LARGE_BYTES: Final = 64 * 1024
+"""From here on hashing takes longer than asking another thread to do it."""
+_SYNC_BYTES: Final = 16 * 1024 * 1024
+"""After so much content the disk begins to write it, so that little is left for the last sync, and
+little memory waits for the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +113,16 @@ def plan_frames(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFrame:
-    """A frame that was checked and decoded. `root` and `index` say where it belongs."""
+    """A frame that was checked and decoded. `root` and `index` say where it belongs.
+
+    `digests` are those of its large whole objects, by the names that they should have.
+    """
 
     root: ObjectId
     index: int
     stored_bytes: int
     content: memoryview
+    digests: Mapping[ObjectId, ObjectId]
 
 
 class FrameSink:
@@ -129,9 +141,8 @@ class FrameSink:
         self._plans = plans
         self._waiting = {root: list(plan.wanted) for root, plan in plans.items() if plan.wanted}
         self._tree: ObjectId | None = None
-        self._taking: ObjectId | None = None
-        self._first_spot = 0
         self._part: _Part | None = None
+        self._unwritten_bytes = 0
         self.frames = 0
         self.stored_bytes = 0
 
@@ -144,13 +155,22 @@ class FrameSink:
         root = ObjectId(body[:_ROOT_BYTES])
         index = int.from_bytes(body[_ROOT_BYTES:_HEAD_BYTES], "big")
         self._check_order(root, index, len(body))
-        frame = self._plans[root].frames[index]
+        plan = self._plans[root]
+        frame = plan.frames[index]
         stored = body[_HEAD_BYTES:]
 
         def decode() -> OpenFrame:
             content = memoryview(decode_frame(stored, frame))
             return OpenFrame(
-                root=root, index=index, stored_bytes=frame.stored_bytes, content=content
+                root=root,
+                index=index,
+                stored_bytes=frame.stored_bytes,
+                content=content,
+                digests={
+                    spot.object: ObjectId(blake3(piece).digest())
+                    for spot, _, piece in _pieces(plan, index, content)
+                    if len(piece) == spot.size_bytes >= _LARGE_BYTES
+                },
             )
 
         return Ahead(decode)
@@ -162,22 +182,10 @@ class FrameSink:
             Refused: `object-malformed`.
             Failed: `partial-damaged`, `disk-*`.
         """
-        root, content = opened.root, opened.content
-        plan = self._plans[root]
-        if self._taking != root:
-            self._taking, self._first_spot = root, 0
-        start = plan.starts[opened.index]
-        end = start + len(content)
-        position = self._first_spot
-        while position < len(plan.spots) and plan.spots[position].start < end:
-            spot = plan.spots[position]
-            if spot.end > start and spot.object in plan.missing:
-                piece = content[max(0, spot.start - start) : spot.end - start]
-                self._take_piece(plan, spot, max(spot.start, start) - spot.start, piece)
-            if spot.end > end:
-                break
-            position += 1
-        self._first_spot = position
+        plan = self._plans[opened.root]
+        for spot, offset, piece in _pieces(plan, opened.index, opened.content):
+            self._take_piece(plan, spot, offset, piece, opened.digests.get(spot.object))
+        self._begin_sync(len(opened.content), at_bytes=_SYNC_BYTES)
         self.frames += 1
         self.stored_bytes += opened.stored_bytes
 
@@ -195,12 +203,19 @@ class FrameSink:
                 expected=f"{len(indexes)} more frames of {blake3_text(root)}",
             )
         assert self._part is None, "every wanted frame came, so no object is open"
+        self._begin_sync(0, at_bytes=_CHUNK_BYTES)
 
     def close(self) -> None:
         """Close what is open; what has come of it stays for the next run."""
         if self._part is not None:
             self._part.close()
             self._part = None
+
+    def _begin_sync(self, more_bytes: int, *, at_bytes: int) -> None:
+        self._unwritten_bytes += more_bytes
+        if self._unwritten_bytes >= at_bytes:
+            self._unwritten_bytes = 0
+            self._disk.begin_sync(self._layout.store)
 
     def _check_order(self, root: ObjectId, index: int, size_bytes: int) -> None:
         indexes = self._waiting.get(root)
@@ -217,9 +232,16 @@ class FrameSink:
         if not indexes:
             del self._waiting[root]
 
-    def _take_piece(self, plan: FramePlan, spot: Spot, offset: int, piece: memoryview) -> None:
+    def _take_piece(
+        self,
+        plan: FramePlan,
+        spot: Spot,
+        offset: int,
+        piece: memoryview,
+        digest: ObjectId | None,
+    ) -> None:
         if len(piece) == spot.size_bytes:
-            digest = ObjectId(blake3(piece).digest())
+            digest = digest or ObjectId(blake3(piece).digest())
             if digest != spot.object:
                 raise _wrong_object(spot, digest)
             self._store.put(spot.object, piece, executable=spot.executable)
@@ -285,6 +307,24 @@ class _Part:
 def part_path(layout: Layout, digest: ObjectId) -> str:
     """Return where an object grows."""
     return f"{layout.incoming}/{digest.hex()}.part"
+
+
+def _pieces(
+    plan: FramePlan, index: int, content: memoryview
+) -> Iterator[tuple[Spot, int, memoryview]]:
+    """Yield the missing objects of a frame: each with where in it the piece begins, and the piece.
+
+    Reads nothing that changes, so that two threads may look at two frames.
+    """
+    start = plan.starts[index]
+    end = start + len(content)
+    position = bisect_right(plan.spots, start, key=attrgetter("end"))
+    for spot in islice(plan.spots, position, None):
+        if spot.start >= end:
+            break
+        if spot.object in plan.missing:
+            piece = content[max(0, spot.start - start) : spot.end - start]
+            yield spot, max(spot.start, start) - spot.start, piece
 
 
 def _spots(tree: Tree) -> Iterator[Spot]:

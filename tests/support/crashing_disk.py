@@ -121,6 +121,9 @@ class CrashingDisk:
     def sync_filesystem(self, path: str, why: str) -> None:
         self.step(f"sync {path} {why}", lambda: self._disk.sync_filesystem(path, why))
 
+    def begin_sync(self, path: str) -> None:
+        self._disk.begin_sync(path)
+
     def step(
         self,
         where: str,
