@@ -13,15 +13,13 @@ from capsule_manifest.errors import ExitCode, Failed, Refused
 from capsule_manifest.keys import b64encode
 from capsule_manifest.op_reasons import restored_exit_code
 
-__all__ = ["EXIT_CODES", "follow_op", "op_exit_code", "stored_result"]
+__all__ = ["follow_op", "op_exit_code", "stored_result"]
 
 _POLL_MS = 20
 _RECENT_RECEIPTS = 1000
 
-EXIT_CODES = {
+_EXIT_CODES = {
     Result.COMMITTED: ExitCode.DONE,
-    Result.RESTORED: ExitCode.RESTORED,
-    Result.ABSENT: ExitCode.RESTORED,
     Result.FAILED: ExitCode.RESTORE_FAILED,
     Result.REFUSED: ExitCode.PREFLIGHT_REFUSED,
 }
@@ -31,7 +29,7 @@ def op_exit_code(op: OpFolder, result: Result) -> ExitCode:
     """Return the exit code of an op that ended with `result`."""
     if result in {Result.RESTORED, Result.ABSENT}:
         return restored_exit_code(op.reason())
-    return EXIT_CODES[result]
+    return _EXIT_CODES[result]
 
 
 def follow_op(

@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from capsule_installer.boot import recover
-from capsule_installer.follow import EXIT_CODES, follow_op
+from capsule_installer.follow import follow_op, op_exit_code
 from capsule_installer.host import Host
 from capsule_installer.op_folder import Result
 from capsule_installer.op_work import (
@@ -82,7 +82,7 @@ def rollback(host: Host, *, as_json: bool) -> int:
     assert result is not None, "a followed op has ended"
     current = effects.state.generation_of(effects.layout.current)
     host.reporter.text(f"rollback {result}: {current} is installed")
-    return int(EXIT_CODES[result])
+    return int(op_exit_code(op, result))
 
 
 @click.command(name="boot", epilog="Example: capsule boot")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from capsule_installer.accept import accept_order, start_supervisor
 from capsule_installer.effects import Effects
-from capsule_installer.follow import EXIT_CODES, follow_op, stored_result
+from capsule_installer.follow import follow_op, op_exit_code, stored_result
 from capsule_installer.host import Host
 from capsule_installer.op_folder import OpFolder, Result
 from capsule_installer.outcome import confirm_op
@@ -50,7 +50,7 @@ def take_order(host: Host, *, follow_ms: int | None = None) -> int:
     known = stored_result(effects, op)
     if known is not None:
         host.reporter.record("result", known)
-        return int(EXIT_CODES[op.result() or Result.REFUSED])
+        return int(op_exit_code(op, op.result() or Result.REFUSED))
     host.reporter.record("accepted", {"op_id": op.op_id})
     if follow_ms is None:
         return int(ExitCode.DONE)
@@ -59,8 +59,10 @@ def take_order(host: Host, *, follow_ms: int | None = None) -> int:
 
 def supervise_op(host: Host, op_id: str) -> int:
     """Carry out an accepted op; return the exit code. Raises: as `supervise`."""
-    result = supervise(host_effects(host), op_id)
-    return int(ExitCode.DONE if result is None else EXIT_CODES[result])
+    effects = host_effects(host)
+    result = supervise(effects, op_id)
+    op = OpFolder(disk=effects.disk, layout=effects.layout, op_id=op_id)
+    return int(ExitCode.DONE if result is None else op_exit_code(op, result))
 
 
 def confirm_proof(host: Host) -> int:
@@ -89,7 +91,7 @@ def tell_op(host: Host, effects: Effects, op_id: str, timeout_ms: int) -> int:
     result = op.result()
     if result is None:
         raise Failed("op-not-finished", "the op has not ended yet", got=op_id, retryable=True)
-    return int(EXIT_CODES[result])
+    return int(op_exit_code(op, result))
 
 
 def _program(host: Host) -> Sequence[str]:

@@ -1,0 +1,50 @@
+"""Which levels a host offers, from what its kernel says."""
+
+from dataclasses import replace
+
+import pytest
+
+from capsule_installer.guard.levels import NAMESPACES, GuardFacts, missing_for, offered_levels
+
+ABLE = GuardFacts(
+    is_folder=False,
+    user=0,
+    capabilities=(1 << 41) - 1,
+    namespaces=NAMESPACES | {"user", "time"},
+    kernel=(6, 1),
+    machine="x86_64",
+    seccomp_actions=frozenset({"kill_process", "errno", "user_notif", "allow"}),
+)
+
+
+def test_a_host_that_can_do_all_offers_all_but_counting_alone():
+    assert offered_levels(ABLE) == ("L0", "L2", "L3")
+
+
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        ({"is_folder": True}, "a host that is not a folder"),
+        ({"user": 1000}, "root"),
+        ({"capabilities": ABLE.capabilities & ~(1 << 21)}, "CAP_SYS_ADMIN"),
+        ({"capabilities": ABLE.capabilities & ~(1 << 12)}, "CAP_NET_ADMIN"),
+        ({"namespaces": NAMESPACES - {"net"}}, "the net namespace"),
+        ({"kernel": (5, 11)}, "Linux 5.12"),
+        ({"machine": "riscv64"}, "an x86-64 or aarch64 processor"),
+        ({"seccomp_actions": frozenset({"allow", "errno"})}, "seccomp's kill_process"),
+    ],
+)
+def test_one_thing_missing_leaves_no_guard_and_is_named(change, missing):
+    facts = replace(ABLE, **change)
+    assert offered_levels(facts) == ("L0",)
+    assert missing in missing_for("L2", facts)
+
+
+def test_without_user_notification_a_host_still_denies():
+    facts = replace(ABLE, seccomp_actions=ABLE.seccomp_actions - {"user_notif"})
+    assert offered_levels(facts) == ("L0", "L2")
+    assert missing_for("L3", facts) == ("seccomp's user_notif",)
+
+
+def test_the_oldest_kernel_is_enough():
+    assert offered_levels(replace(ABLE, kernel=(5, 12), machine="aarch64")) == ("L0", "L2", "L3")
