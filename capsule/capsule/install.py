@@ -185,7 +185,7 @@ class Installer:
             d1_ms=budgets.d1_ms,
             d2_ms=budgets.d2_ms,
             guard_level=self._guard_level(hello, node),
-            guard_policy="fail",
+            guard_policy=self.route.route.guard_policy(node),
         )
 
     def _expected(self, node: str) -> Expected:

@@ -26,7 +26,14 @@ from pydantic import model_validator as validated
 from capsule.durable import read_bounded
 from capsule_manifest.canonical import JsonValue
 from capsule_manifest.errors import Refused
-from capsule_manifest.route import CA_MARK, LANE_NODES_MAX, Endpoint, Hop, Waiver
+from capsule_manifest.route import (
+    CA_MARK,
+    LANE_NODES_MAX,
+    WAIVER_VALUES,
+    Endpoint,
+    Hop,
+    Waiver,
+)
 
 __all__ = ["Fleet", "FleetNode", "fleet_schema", "load_fleet", "read_fleet"]
 
@@ -196,9 +203,17 @@ class _NodeTable(_Strict):
 
 class _WaiverTable(_Strict):
     node: _Name
-    rule: Literal["guard-level"]
-    value: _Level
+    rule: Literal["guard-level", "guard-policy"]
+    value: Literal["L0", "L1", "L2", "L3", "report"]
     reason: Annotated[_Line, StringConstraints(min_length=1)]
+
+    @validated(mode="after")
+    def _one_of_its_rule(self) -> "_WaiverTable":
+        allowed = WAIVER_VALUES[self.rule]
+        if self.value not in allowed:
+            message = f"for the rule {self.rule} one of {', '.join(allowed)}"
+            raise ValueError(message)
+        return self
 
 
 class _Document(_Strict):

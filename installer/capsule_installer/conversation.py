@@ -83,7 +83,7 @@ class _RealConversation:
         assert process.stdin is not None
         assert process.stdout is not None
         self._process = process
-        self._mouth, self._ear = process.stdin, process.stdout.fileno()
+        self._mouth, self._ear = process.stdin, process.stdout
         self._waiting = b""
 
     @property
@@ -102,7 +102,7 @@ class _RealConversation:
             left_s = max(0.0, until - time.monotonic())
             if not select.select([self._ear], [], [], left_s)[0]:
                 return None
-            data = os.read(self._ear, _CHUNK_BYTES)
+            data = os.read(self._ear.fileno(), _CHUNK_BYTES)
             if not data or len(self._waiting) > _LINE_BYTES_MAX:
                 return b""
             self._waiting += data
@@ -117,5 +117,8 @@ class _RealConversation:
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            # Not waited for: what it leaves to be taken apart is nobody's business here.
+            # Not waited for: nothing serves meanwhile, and it belongs to init once this ends.
             self._process.poll()
+            self._process.returncode = 0
+            self.close()
+            self._ear.close()

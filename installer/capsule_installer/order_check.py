@@ -54,8 +54,8 @@ def check_order(host: HostFacts, envelope: Envelope) -> Order:
     Raises:
         Refused: `order-wrong-node`, `order-wrong-route`, `order-fenced`, `order-expired`,
             `order-prior-mismatch`, `generation-not-staged`, `capsule-revoked`,
-            `policy-changed`, `release-counter-too-low`, `guard-level-denied`, and whatever
-            `verify_order` raises.
+            `policy-changed`, `release-counter-too-low`, `guard-level-denied`,
+            `guard-policy-denied`, and whatever `verify_order` raises.
     """
     order = _authorised(host, envelope)
     if (order.node, order.node_key) != (host.node, host.node_key.keyid):
@@ -182,4 +182,12 @@ def _check_guard(host: HostFacts, order: Order) -> None:
             "the network guard would be weaker than the route allows",
             expected=f"{lowest} or higher, and one of {', '.join(host.guard_levels)}",
             got=order.guard_level,
+        )
+    policy = host.route.route.guard_policy(host.node)
+    if order.guard_policy not in {"fail", policy}:
+        raise Refused(
+            "guard-policy-denied",
+            "a try to use the network would fail nothing, which the route does not allow",
+            expected=policy,
+            got=order.guard_policy,
         )

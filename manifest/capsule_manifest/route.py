@@ -20,6 +20,7 @@ __all__ = [
     "CA_MARK",
     "GUARD_LEVELS",
     "ROUTE_TYPE",
+    "WAIVER_VALUES",
     "Endpoint",
     "Hop",
     "Route",
@@ -33,6 +34,11 @@ ROUTE_SCHEMA: Final = "capsule-route/1"
 ROUTE_TYPE: Final = "application/vnd.capsule.route.v1+json"
 ROUTE_LIMITS: Final = Limits(size_bytes_max=8 * 1024 * 1024, depth_max=8)
 GUARD_LEVELS: Final = ("L0", "L1", "L2", "L3")
+WAIVER_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
+    "guard-level": GUARD_LEVELS,
+    "guard-policy": ("report",),
+}
+"""What may be waived for one node, and to which values."""
 LANE_NODES_MAX: Final = 8
 CA_MARK: Final = "@cert-authority "
 NODE_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -113,6 +119,11 @@ class Route:
             if (waiver.node, waiver.rule) == (node, "guard-level"):
                 return min(waiver.value, self.guard_min)
         return self.guard_min
+
+    def guard_policy(self, node: str) -> str:
+        """Return what a try to use a network does to an op of `node`: `fail`, or only `report`."""
+        waived = any((item.node, item.rule) == (node, "guard-policy") for item in self.waivers)
+        return "report" if waived else "fail"
 
 
 def encode_route(route: Route) -> bytes:
@@ -287,10 +298,11 @@ def _read_controller(item: Object) -> PublicKey:
 
 
 def _read_waiver(item: Object) -> Waiver:
+    rule = item.text("rule", one_of=tuple(WAIVER_VALUES))
     waiver = Waiver(
         node=item.text("node"),
-        rule=item.text("rule", one_of=("guard-level",)),
-        value=item.text("value", one_of=GUARD_LEVELS),
+        rule=rule,
+        value=item.text("value", one_of=WAIVER_VALUES[rule]),
         reason=item.text("reason"),
     )
     item.end()

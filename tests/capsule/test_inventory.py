@@ -121,6 +121,8 @@ def test_a_floor_in_percent_is_rounded_up(tmp_path, floor, nodes):
         ("[nodes.n2]", "[nodes.N2]", "nodes.N2"),
         ('node = "n1"', 'node = "n9"', "waivers[0].node"),
         ('value = "L0"', 'value = "L9"', "waivers[0].value"),
+        ('value = "L0"', 'value = "report"', "waivers[0]"),
+        ('rule = "guard-level"', 'rule = "guard-policy"', "waivers[0]"),
         ('reason = "a folder has no network namespace"', 'reason = ""', "waivers[0].reason"),
         ('product = "acme/hello"', 'product = "hello"', "product"),
         ('jump = ["bastion"]', 'jump = ["bastions"]', "nodes.n2.jump"),

@@ -62,6 +62,7 @@ def test_a_good_order_is_taken():
         ({"release_counter": 8}, "generation-not-staged"),
         ({"generation": "absent"}, "generation-not-staged"),
         ({"guard_level": "L2"}, "guard-level-denied"),
+        ({"guard_policy": "report"}, "guard-policy-denied"),
         ({"verb": "rollback"}, "order-prior-mismatch"),
     ],
 )

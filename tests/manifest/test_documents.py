@@ -1,6 +1,7 @@
 """Every kernel document: round trip, strict fields, golden bytes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,24 @@ def test_a_lane_of_nine_is_refused() -> None:
 def test_a_waiver_lowers_the_guard_of_its_node_only() -> None:
     assert make.make_route().guard_floor("n1") == "L0"
     assert make.make_route().guard_floor("n2") == "L2"
+
+
+def test_only_a_waiver_lets_a_try_to_use_the_network_pass_for_its_node() -> None:
+    frozen = make.make_route()
+    waiver = route.Waiver(node="n2", rule="guard-policy", value="report", reason="found out first")
+    waived = route.decode_route(
+        route.encode_route(replace(frozen, waivers=(*frozen.waivers, waiver)))
+    )
+    assert [waived.guard_policy(node) for node in ("n1", "n2")] == ["fail", "report"]
+    assert waived.guard_floor("n2") == "L2"
+
+
+def test_a_waiver_has_a_value_of_its_own_rule() -> None:
+    frozen = make.make_route()
+    for rule, value in (("guard-policy", "L0"), ("guard-level", "report"), ("any", "L0")):
+        waiver = route.Waiver(node="n1", rule=rule, value=value, reason="r")
+        with pytest.raises(Refused, match="document-"):
+            route.decode_route(route.encode_route(replace(frozen, waivers=(waiver,))))
 
 
 def test_only_the_first_receipt_has_none_before_it() -> None:

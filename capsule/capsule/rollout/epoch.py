@@ -198,6 +198,7 @@ class EpochRun:
             release_counter=self.payload.release.release_counter,
             epoch=self.plan.epoch,
             guard_floor=self.route.route.guard_floor(node),
+            guard_policy=self.route.route.guard_policy(node),
             d1_ms=self.plan.budget.d1_ms,
             d2_ms=self.plan.budget.d2_ms,
         )

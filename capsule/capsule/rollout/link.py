@@ -99,6 +99,7 @@ class NodeJob:
     release_counter: int
     epoch: str
     guard_floor: str
+    guard_policy: str
     d1_ms: int
     d2_ms: int
 
@@ -359,5 +360,5 @@ class NodeLink:
             d1_ms=job.d1_ms,
             d2_ms=job.d2_ms,
             guard_level=max(offered),
-            guard_policy="fail",
+            guard_policy=job.guard_policy,
         )

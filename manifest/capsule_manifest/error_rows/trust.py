@@ -39,6 +39,10 @@ ROWS: Final[dict[str, tuple[ExitCode, str]]] = {
         ExitCode.GUARD_NOT_ARMED,
         "use a host that can deny the network, or have the route grant a waiver to this node",
     ),
+    "guard-policy-denied": (
+        ExitCode.GUARD_NOT_ARMED,
+        "order with the policy `fail`, or have the route waive guard-policy for this node",
+    ),
     # --- policies, owners, updates ---
     "certificate-revoked": (ExitCode.DENIED, "sign again with a fresh certificate"),
     "counter-signer-unknown": (

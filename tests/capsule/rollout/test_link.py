@@ -117,7 +117,13 @@ def link(session):
         )  # fmt: skip
 
     job = NodeJob(
-        ordered=ordered, release_counter=2, epoch="e", guard_floor="L0", d1_ms=100, d2_ms=100
+        ordered=ordered,
+        release_counter=2,
+        epoch="e",
+        guard_floor="L0",
+        guard_policy="fail",
+        d1_ms=100,
+        d2_ms=100,
     )
     return NodeLink(session, job, controller=CONTROLLER, home=None, watch=Silence())
 
