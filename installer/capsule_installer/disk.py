@@ -17,17 +17,18 @@ import os
 import stat
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Protocol, Self
 
+from capsule_installer.disk_errors import PASSED, disk_error, translated
 from capsule_manifest.errors import Failed, Refused
 
 if TYPE_CHECKING:
     from capsule_installer.ahead import Ahead
 
-__all__ = ["Disk", "FileKind", "FileStat", "Lock", "RealDisk", "Writer", "disk_error"]
+__all__ = ["Disk", "FileKind", "FileStat", "Lock", "RealDisk", "Writer"]
 
-_PASSED: Final = (FileNotFoundError, FileExistsError)
 _NO_LINK: Final = frozenset({errno.EMLINK, errno.EXDEV, errno.EPERM})
 _OPEN_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -138,6 +139,13 @@ class Disk(Protocol):
         """
         ...
 
+    def put(self, path: str, data: bytes | memoryview, mode: int) -> None:
+        """Create a file that must not exist, with exactly this mode and content.
+
+        As `create` and one write: for many small files. Raises: as `create`.
+        """
+        ...
+
     def grow(self, path: str, keep_bytes: int) -> Writer:
         """Cut a file to its first `keep_bytes` and write after them.
 
@@ -213,7 +221,7 @@ class RealDisk:
 
     def read(self, path: str, size_bytes_max: int) -> bytes:
         """Read a file. Source: `Disk.read`; a larger one is `disk-file-too-large`."""
-        with self.open_read(path) as file, _translated(path):
+        with self.open_read(path) as file, translated(path):
             data = file.read(size_bytes_max + 1)
         if len(data) > size_bytes_max:
             raise Refused(
@@ -236,22 +244,22 @@ class RealDisk:
 
     def list(self, path: str) -> list[str]:
         """List a folder. Source: `Disk.list`."""
-        with _translated(path):
+        with translated(path):
             return sorted(os.listdir(path))
 
     def list_inodes(self, path: str) -> Mapping[str, int]:
         """List a folder with inodes. Source: getdents(2), which has them without a look at each."""
-        with _translated(path), os.scandir(path) as entries:
+        with translated(path), os.scandir(path) as entries:
             return {entry.name: entry.inode() for entry in entries}
 
     def read_link(self, path: str) -> str:
         """Read a link. Source: readlink(2)."""
-        with _translated(path):
+        with translated(path):
             return os.readlink(path)
 
     def open_read(self, path: str) -> BinaryIO:
         """Open for reading. Source: open(2), O_NOFOLLOW."""
-        with _translated(path):
+        with translated(path):
             # O_NONBLOCK, or a planted pipe would hang the program for ever.
             handle = os.open(path, _OPEN_READ | os.O_NONBLOCK)
             if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -261,20 +269,33 @@ class RealDisk:
 
     def create(self, path: str, mode: int) -> Writer:
         """Create a file. Source: open(2), O_EXCL: it is new or the call fails."""
-        with _translated(path):
+        with translated(path):
             handle = os.open(path, _OPEN_WRITE | os.O_CREAT | os.O_EXCL, mode)
         return _RealWriter(handle, path, mode)
 
+    def put(self, path: str, data: bytes | memoryview, mode: int) -> None:
+        """Create a whole file. Source: `Disk.put`."""
+        with translated(path):
+            handle = os.open(path, _OPEN_WRITE | os.O_CREAT | os.O_EXCL, mode)
+            try:
+                # The mode of open is cut by the umask, which is the caller's shell's.
+                os.fchmod(handle, mode)
+                written = os.write(handle, data)
+                while written < len(data):
+                    written += os.write(handle, memoryview(data)[written:])
+            finally:
+                os.close(handle)
+
     def grow(self, path: str, keep_bytes: int) -> Writer:
         """Open for growing. Source: ftruncate(2)."""
-        with _translated(path):
+        with translated(path):
             handle = os.open(path, _OPEN_WRITE | os.O_APPEND)
             os.ftruncate(handle, keep_bytes)
         return _RealWriter(handle, path, None)
 
     def rename(self, source: str, target: str) -> None:
         """Give another name. Source: rename(2)."""
-        with _translated(target):
+        with translated(target):
             os.rename(source, target)
 
     def link(self, source: str, target: str) -> None:
@@ -282,35 +303,35 @@ class RealDisk:
         try:
             os.link(source, target, follow_symlinks=False)
         except OSError as error:
-            if isinstance(error, _PASSED) or error.errno in _NO_LINK:
+            if isinstance(error, PASSED) or error.errno in _NO_LINK:
                 raise
             raise disk_error(error, target) from error
 
     def symlink(self, target: str, path: str) -> None:
         """Make a symbolic link. Source: symlink(2)."""
-        with _translated(path):
+        with translated(path):
             os.symlink(target, path)
 
     def unlink(self, path: str) -> None:
         """Remove a name. Source: unlink(2)."""
-        with _translated(path):
+        with translated(path):
             os.unlink(path)
 
     def mkdir(self, path: str, mode: int) -> None:
         """Make a folder. Source: mkdir(2)."""
-        with _translated(path):
+        with translated(path):
             os.mkdir(path, mode)
             # The mode of mkdir is cut by the umask, which is the caller's shell's.
             os.chmod(path, mode)
 
     def rmdir(self, path: str) -> None:
         """Remove a folder. Source: rmdir(2)."""
-        with _translated(path):
+        with translated(path):
             os.rmdir(path)
 
     def chmod(self, path: str, mode: int) -> None:
         """Set the mode of what is no link. Source: fchmod(2)."""
-        with _translated(path):
+        with translated(path):
             handle = os.open(path, _OPEN_READ | os.O_NONBLOCK)
             try:
                 os.fchmod(handle, mode)
@@ -319,13 +340,13 @@ class RealDisk:
 
     def chown(self, path: str, uid: int, gid: int) -> None:
         """Set the owner. Source: lchown(2)."""
-        with _translated(path):
+        with translated(path):
             os.lchown(path, uid, gid)
 
     def fsync_dir(self, path: str, why: str) -> None:
         """Make names durable. Source: fsync(2), on the folder's descriptor."""
         del why
-        with _translated(path):
+        with translated(path):
             handle = os.open(path, _OPEN_READ | os.O_DIRECTORY)
             try:
                 os.fsync(handle)
@@ -351,7 +372,7 @@ class RealDisk:
 
     def free(self, path: str) -> tuple[int, int]:
         """Count free space. Source: statvfs(3)."""
-        with _translated(path):
+        with translated(path):
             found = os.statvfs(path)
         # File systems without fixed inodes, such as btrfs, report none at all.
         inodes = found.f_favail if found.f_files else 2**53 - 1
@@ -359,7 +380,7 @@ class RealDisk:
 
     def lock(self, path: str) -> Lock:
         """Take a lock. Source: flock(2): it ends with the last descriptor, a dead holder's too."""
-        with _translated(path):
+        with translated(path):
             handle = os.open(path, _OPEN_WRITE | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -379,25 +400,25 @@ class _RealWriter:
         self._handle = handle
         self._path = path
         if mode is not None:
-            with _translated(path):
+            with translated(path):
                 # The mode of open is cut by the umask, which is the caller's shell's.
                 os.fchmod(handle, mode)
 
     def write(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
-        with _translated(self._path):
+        with translated(self._path):
             while rest:
                 rest = rest[os.write(self._handle, rest) :]
 
     def fsync(self, why: str) -> None:
         del why
-        with _translated(self._path):
+        with translated(self._path):
             os.fsync(self._handle)
 
     def close(self) -> None:
         if self._handle >= 0:
             handle, self._handle = self._handle, -1
-            with _translated(self._path):
+            with translated(self._path):
                 os.close(handle)
 
     def __enter__(self) -> Self:
@@ -422,26 +443,11 @@ class _RealLock:
             self._handle = -1
 
 
-def disk_error(error: OSError, path: str) -> Failed:
-    """Return the typed error for what the kernel answered about `path`."""
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT:
-            error_id, what = "disk-full", "the disk is full"
-        case errno.EROFS:
-            error_id, what = "disk-read-only", "the file system is read-only"
-        case errno.EACCES | errno.EPERM:
-            error_id, what = "disk-denied", "the user may not do this"
-        case _:
-            error_id, what = "disk-failed", "a file operation failed"
-    # `strerror` and not the error itself, which may repeat a path that nobody has cleaned.
-    return Failed(error_id, what, got=error.strerror or error, where=path)
-
-
 def _sync(path: str) -> None:
     # Python 3.11 has no name for the call, and most runs of the program don't make it.
     from ctypes import CDLL, get_errno
 
-    with _translated(path):
+    with translated(path):
         handle = os.open(path, _OPEN_READ | os.O_DIRECTORY)
         try:
             if CDLL(None, use_errno=True).syncfs(handle) != 0:
@@ -450,35 +456,17 @@ def _sync(path: str) -> None:
             os.close(handle)
 
 
+@cache
+def _kind_and_mode(mode: int) -> tuple[FileKind, int]:
+    return _KINDS.get(stat.S_IFMT(mode), FileKind.OTHER), stat.S_IMODE(mode)
+
+
 def _file_stat(found: os.stat_result) -> FileStat:
-    mode = found.st_mode
     return FileStat(
-        _KINDS.get(stat.S_IFMT(mode), FileKind.OTHER),
-        stat.S_IMODE(mode),
+        *_kind_and_mode(found.st_mode),
         found.st_size,
         found.st_nlink,
         found.st_ino,
         found.st_uid,
         found.st_gid,
     )
-
-
-class _translated:  # noqa: N801  # reads as a clause where it is used
-    """Turn the kernel's errors about `path` into typed ones. A class: this is on every write."""
-
-    __slots__ = ("_path",)
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, OSError) and not isinstance(error, _PASSED):
-            raise disk_error(error, self._path) from error

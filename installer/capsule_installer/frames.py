@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from blake3 import blake3
 
@@ -40,9 +40,8 @@ _SYNC_BYTES: Final = 16 * 1024 * 1024
 little memory waits for the disk."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
-    """Where an object lies in the content stream of its tree."""
+class Spot(NamedTuple):
+    """Where an object lies in the content stream of its tree. A tuple: there is one a file."""
 
     object: ObjectId
     start: int

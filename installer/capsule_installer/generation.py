@@ -34,6 +34,7 @@ LINKED_KINDS: Final = frozenset(
 """Components whose tree lies in the generation, in a folder of their name."""
 
 _SHARED_MODES: Final = frozenset({0o444, 0o555})
+_NO_WRITE: Final = ~0o222
 _CHUNK_BYTES: Final = 1024 * 1024
 _KINDS: Final = {
     EntryKind.FILE: FileKind.FILE,
@@ -52,7 +53,7 @@ class Problem:
 
 def disk_mode(entry: Entry) -> int:
     """Return the mode that a file or folder of a tree has on disk."""
-    return entry.mode & ~0o222 if entry.kind is EntryKind.FILE else entry.mode
+    return entry.mode & _NO_WRITE if entry.kind is EntryKind.FILE else entry.mode
 
 
 def realise(disk: Disk, store: ObjectStore, tree: Tree, folder: str) -> None:
@@ -101,13 +102,17 @@ def is_whole(disk: Disk, store: ObjectStore | None, tree: Tree, folder: str) -> 
 
     Raises: `disk-*`.
     """
+    file = FileKind.FILE
     for entry in tree.entries:
         path = f"{folder}/{entry.path}"
         found = disk.stat(path)
-        if found is None or _problem(disk, entry, path, found) is not None:
-            return False
         if entry.object is None:
+            if _problem(disk, entry, path, found) is not None:
+                return False
             continue
+        # There are many, so the checks of `_problem` stand here in one.
+        if found is None or found[:3] != (file, entry.mode & _NO_WRITE, entry.size_bytes):
+            return False
         if found.links > 1 and store is not None:
             if store.is_inode(entry.object, found.inode):
                 continue

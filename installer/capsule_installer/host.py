@@ -61,7 +61,7 @@ class Host:
         return self.disk.lock(self.layout.lock)
 
     def _are_kept(self) -> bool:
-        """Say whether all folders are there, and durable since this boot: an fsync waits for a disk.
+        """Say whether all folders are there, and durable since this boot: an fsync takes time.
 
         What says so is withdrawn before one of them is made again: a stop may come in between.
         """

@@ -70,7 +70,7 @@ class ObjectStore:
             Failed: `disk-*`.
         """
         path = self._layout.object(digest, executable=executable)
-        held = self.find(digest, size_bytes)
+        held = self._found.get(digest) or self.find(digest, size_bytes)
         if held == path or (held and self._is_held(path, digest, size_bytes)):
             return path
         if held is None:
@@ -86,13 +86,12 @@ class ObjectStore:
         """Add an object whose digest the caller has just checked. Raises: `disk-*`."""
         path = self._layout.object(digest, executable=executable)
         self._make_folder(path)
+        mode = _mode(executable=executable)
         try:
-            writer = self._disk.create(path, _mode(executable=executable))
+            self._disk.put(path, content, mode)
         except FileExistsError:
             self._make_room(path)
-            writer = self._disk.create(path, _mode(executable=executable))
-        with writer:
-            writer.write(content)
+            self._disk.put(path, content, mode)
         self._found[digest] = path
 
     def adopt(self, path: str, digest: ObjectId, *, executable: bool) -> None:

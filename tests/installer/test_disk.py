@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from capsule_installer.disk import FileKind, RealDisk, disk_error
+from capsule_installer.disk import FileKind, RealDisk
+from capsule_installer.disk_errors import disk_error
 from support.failures import fails_with
 
 

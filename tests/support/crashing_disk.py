@@ -86,6 +86,10 @@ class CrashingDisk:
         self.step(f"create {path}", lambda: made.append(self._disk.create(path, mode)))
         return _CrashingWriter(self, made[0], path)
 
+    def put(self, path: str, data: bytes | memoryview, mode: int) -> None:
+        with self.create(path, mode) as writer:
+            writer.write(data)
+
     def grow(self, path: str, keep_bytes: int) -> Writer:
         made: list[Writer] = []
         self.step(f"grow {path}", lambda: made.append(self._disk.grow(path, keep_bytes)))

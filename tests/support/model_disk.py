@@ -151,6 +151,10 @@ class ModelDisk:
         number = self._add(Inode(FileKind.FILE, mode), path)
         return _ModelWriter(self, number)
 
+    def put(self, path: str, data: bytes | memoryview, mode: int) -> None:
+        with self.create(path, mode) as writer:
+            writer.write(data)
+
     def grow(self, path: str, keep_bytes: int) -> Writer:
         number = self._find(path)
         inode = self.own(number)
