@@ -1,17 +1,17 @@
 """From a frozen endpoint to the transport that reaches it."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from capsule.transport.base import QUICK, Channel, Limits, Transport
-from capsule.transport.fabric_ssh import FabricTransport, fabric_reaches
 from capsule.transport.handshakes import Handshakes
 from capsule.transport.local import LocalTransport
 from capsule.transport.openssh import OpensshTransport
-from capsule.transport.ssh_entry import Access
+from capsule.transport.ssh_entry import Access, fabric_reaches
 from capsule_manifest.errors import Refused
 from capsule_manifest.route import Endpoint
 
@@ -71,7 +71,13 @@ class Connector:
         streams = OpensshTransport(endpoint, access=access, handshakes=handshakes)
         if not fabric_reaches(endpoint, access):
             return streams
-        verbs = FabricTransport(endpoint, access=access, handshakes=handshakes)
+
+        def verbs() -> Transport:
+            # A staging of hosts that are ready needs none, and importing it takes a while.
+            from capsule.transport.fabric_ssh import FabricTransport
+
+            return FabricTransport(endpoint, access=access, handshakes=handshakes)
+
         return SshTransport(verbs=verbs, streams=streams)
 
 
@@ -79,12 +85,15 @@ class SshTransport:
     """Both ways over SSH to one host, from one entry of the route; implements `Transport`.
 
     A verb that answers at once shares one kept connection and costs one round trip; all else gets
-    a process of its own, which moves bytes at a third of the processor's time.
+    a process of its own, which moves bytes at a third of the processor's time. `verbs` is called
+    when it is needed first.
     """
 
-    def __init__(self, *, verbs: Transport, streams: Transport) -> None:
-        self._verbs = verbs
+    def __init__(self, *, verbs: Callable[[], Transport], streams: Transport) -> None:
+        self._make_verbs = verbs
         self._streams = streams
+        self._lock = Lock()
+        self._verbs: Transport | None = None
 
     @property
     def root(self) -> str:
@@ -102,8 +111,11 @@ class SshTransport:
         Raises:
             CapsuleError: as `OpensshTransport.open` and `FabricTransport.open`.
         """
-        way = self._verbs if limits.total_s <= QUICK.total_s else self._streams
-        return way.open(argv, limits=limits)
+        if limits.total_s > QUICK.total_s:
+            return self._streams.open(argv, limits=limits)
+        with self._lock:
+            verbs = self._verbs = self._verbs or self._make_verbs()
+        return verbs.open(argv, limits=limits)
 
 
 def access_from(environment: Mapping[str, str]) -> Access:

@@ -20,12 +20,19 @@ from typing import Any, Final, TypeVar
 from capsule.transport.base import Limits
 from capsule.transport.fabric_channel import FabricChannel
 from capsule.transport.handshakes import Handshakes, with_retries
-from capsule.transport.ssh_entry import CIPHERS, Access, Timing, check_hops, remote_command
+from capsule.transport.ssh_entry import (
+    CIPHERS,
+    Access,
+    Timing,
+    check_hops,
+    fabric_reaches,
+    remote_command,
+)
 from capsule.transport.ssh_failures import RETRYABLE, start_failure
 from capsule_manifest.errors import CapsuleError, Failed, Refused
-from capsule_manifest.route import CA_MARK, Endpoint, Hop
+from capsule_manifest.route import Endpoint, Hop
 
-__all__ = ["FabricTransport", "fabric_reaches"]
+__all__ = ["FabricTransport"]
 
 _MARK_BYTES: Final = 16
 _ALIVE_S: Final = 5
@@ -33,13 +40,6 @@ _SSH_PORT: Final = 22
 _WINDOW_BYTES: Final = 2 * 1024 * 1024
 
 Result = TypeVar("Result")
-
-
-def fabric_reaches(endpoint: Endpoint, access: Access) -> bool:
-    """Say whether this transport can check and prove all that the way needs."""
-    pins = [endpoint.host_key or "", *(hop.host_key for hop in endpoint.jump)]
-    pinned = not any(pin.startswith(CA_MARK) for pin in pins)
-    return pinned and access.identity is not None and access.agent is None
 
 
 class FabricTransport:

@@ -26,6 +26,7 @@ __all__ = [
     "check_hops",
     "client_config",
     "client_proxy",
+    "fabric_reaches",
     "known_hosts",
     "remote_command",
 ]
@@ -127,6 +128,13 @@ def check_hops(endpoint: Endpoint, place: str) -> tuple[Hop, ...]:
         if not _KEY.fullmatch(hop.host_key.removeprefix(CA_MARK)):
             raise _invalid("host_key", "a type and a key as in a .pub file", hop.host_key, place)
     return hops
+
+
+def fabric_reaches(endpoint: Endpoint, access: Access) -> bool:
+    """Say whether `FabricTransport` can check and prove all that the way needs."""
+    pins = [endpoint.host_key or "", *(hop.host_key for hop in endpoint.jump)]
+    pinned = not any(pin.startswith(CA_MARK) for pin in pins)
+    return pinned and access.identity is not None and access.agent is None
 
 
 def alias(index: int) -> str:

@@ -27,10 +27,14 @@ class Way:
 
 def test_a_verb_that_answers_at_once_takes_the_kept_connection_and_a_stream_does_not():
     verbs, streams = Way(), Way()
-    both = SshTransport(verbs=verbs, streams=streams)
-    both.open(["hello"], limits=QUICK)
+    made = []
+    both = SshTransport(verbs=lambda: made.append(1) or verbs, streams=streams)
     both.open(["receive"], limits=Limits(total_s=600.0, idle_s=60.0))
-    assert (verbs.opened, streams.opened) == ([("hello",)], [("receive",)])
+    assert (made, streams.opened) == ([], [("receive",)])
+    both.open(["hello"], limits=QUICK)
+    both.open(["status"], limits=QUICK)
+    assert (made, verbs.opened) == ([1], [("hello",), ("status",)])
+    assert streams.opened == [("receive",)]
 
 
 @pytest.mark.parametrize(
