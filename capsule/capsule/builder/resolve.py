@@ -37,7 +37,7 @@ from capsule.builder.remembered import Memory
 from capsule.builder.runtime_wheels import runtime_input, runtime_name, runtime_wanted
 from capsule.builder.spool import Spool
 from capsule.builder.target import Target
-from capsule.builder.wheel_file import Wheel, read_wheel
+from capsule.builder.wheel_file import Wheel, read_wheels
 from capsule.builder.wheel_install import external_of, install_wheels, picked_members
 from capsule.builder.wheels import (
     Wanted,
@@ -201,7 +201,7 @@ def open_wheels(
     Raises:
         Refused: `wheel-*`, `zip-refused`, `path-invalid`.
     """
-    return tuple(read_wheel(path, pin, memory, spool) for _, (pin, path) in sorted(found.items()))
+    return read_wheels([(path, pin) for _, (pin, path) in sorted(found.items())], memory, spool)
 
 
 def wheel_entries(question: Question, wheels: Sequence[Wheel]) -> tuple[InputEntry, ...]:

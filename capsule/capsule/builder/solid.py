@@ -4,17 +4,18 @@ A sparse file says a size that no disk holds, and a host that unpacks it writes 
 Whether a file is sparse depends on the file system it happens to lie on; what it reads as doesn't.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import BinaryIO, Final
 
 from capsule_manifest.errors import Refused
 
-__all__ = ["EMPTY_BYTES_MAX", "solid_chunks"]
+__all__ = ["CHUNK_BYTES", "EMPTY_BYTES_MAX", "solid", "solid_chunks"]
 
 EMPTY_BYTES_MAX: Final = 256 * 1024 * 1024
 """How many bytes of one file may be whole chunks of zeros."""
-_CHUNK_BYTES: Final = 1024 * 1024
-_EMPTY: Final = bytes(_CHUNK_BYTES)
+CHUNK_BYTES: Final = 1024 * 1024
+_EMPTY: Final = bytes(CHUNK_BYTES)
 
 
 def solid_chunks(stream: BinaryIO, where: str) -> Iterator[bytes]:
@@ -23,9 +24,18 @@ def solid_chunks(stream: BinaryIO, where: str) -> Iterator[bytes]:
     Raises:
         Refused: `input-hollow` once more than `EMPTY_BYTES_MAX` bytes were in empty chunks.
     """
+    return solid(iter(partial(stream.read, CHUNK_BYTES), b""), where)
+
+
+def solid(chunks: Iterable[bytes], where: str) -> Iterator[bytes]:
+    """Yield `chunks`, which are of `CHUNK_BYTES` each but the last.
+
+    Raises:
+        Refused: `input-hollow`, as `solid_chunks`.
+    """
     empty_bytes = 0
-    while chunk := stream.read(_CHUNK_BYTES):
-        if chunk[0] == 0 and chunk == _EMPTY[: len(chunk)]:
+    for chunk in chunks:
+        if chunk[:1] == b"\0" and chunk == _EMPTY[: len(chunk)]:
             empty_bytes += len(chunk)
             if empty_bytes > EMPTY_BYTES_MAX:
                 raise Refused(

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import BinaryIO, Final, Self
 from weakref import finalize
 
-__all__ = ["Spool", "SpoolCopy"]
+__all__ = ["Spool", "SpoolWriter"]
 
 _WHOLE_BYTES_MAX: Final = 1024 * 1024
 
@@ -32,16 +32,9 @@ class Spool:
         """Return a spool on the disk of `folder`. Raises OSError where it can't be."""
         return cls(tempfile.TemporaryFile(dir=folder))
 
-    def reserve(self, size_bytes: int) -> int:
-        """Return where so many bytes may be put."""
-        with self._lock:
-            offset = self._end
-            self._end += size_bytes
-            return offset
-
-    def copy(self, offset: int) -> "SpoolCopy":
-        """Return a writer that puts one chunk after another from `offset` on."""
-        return SpoolCopy(self, offset)
+    def writer(self, size_bytes: int) -> "SpoolWriter":
+        """Return a writer with a place of its own for so many bytes."""
+        return SpoolWriter(self, self._reserve(size_bytes))
 
     def put(self, offset: int, data: bytes) -> None:
         """Write all of `data` at `offset`. Raises OSError, such as when the disk is full."""
@@ -60,23 +53,45 @@ class Spool:
         """Fill `view` with some bytes from `offset` and return how many."""
         return os.preadv(self._file.fileno(), [view], offset)
 
+    def _reserve(self, size_bytes: int) -> int:
+        with self._lock:
+            offset = self._end
+            self._end += size_bytes
+            return offset
 
-class SpoolCopy:
-    """Take chunks of one file; a disk that is full ends the copy and is no error."""
+
+class SpoolWriter:
+    """Take one chunk after another; a disk that is full ends that and is no error.
+
+    Short chunks are written many at a time.
+    """
 
     def __init__(self, spool: Spool, offset: int) -> None:
+        self.offset = offset
+        """Where the next chunk goes."""
+        self.written = offset
+        """What was put before here is in the spool."""
         self._spool = spool
-        self._offset = offset
-        self.is_whole = True
+        self._pending: list[bytes] = []
+        self._is_full = False
 
-    def __call__(self, chunk: bytes) -> None:
+    def put(self, chunk: bytes) -> None:
         """Put the next chunk."""
-        if self.is_whole:
-            try:
-                self._spool.put(self._offset, chunk)
-            except OSError:
-                self.is_whole = False
-            self._offset += len(chunk)
+        self.offset += len(chunk)
+        if not self._is_full:
+            self._pending.append(chunk)
+            if self.offset - self.written >= _WHOLE_BYTES_MAX:
+                self.flush()
+
+    def flush(self) -> None:
+        """Write what is not written yet."""
+        try:
+            if not self._is_full:
+                self._spool.put(self.written, b"".join(self._pending))
+                self.written = self.offset
+        except OSError:
+            self._is_full = True
+        self._pending.clear()
 
 
 class _Region(io.RawIOBase):

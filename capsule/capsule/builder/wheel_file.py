@@ -4,15 +4,14 @@ Source: PEP 427; the binary distribution format and the core metadata specificat
 Packaging User Guide.
 """
 
-import base64
-import csv
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.message import Message
 from email.parser import BytesParser
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Final
@@ -21,24 +20,20 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from capsule.builder.examine import Examined, examine
+from capsule.builder.examine import Examined
 from capsule.builder.lockfile import WheelPin
 from capsule.builder.remembered import Memory
 from capsule.builder.spool import Spool
 from capsule.builder.wheel_facts import WheelFacts, decode_facts, encode_facts
+from capsule.builder.wheel_record import begin_check
 from capsule.builder.zip_view import ZipView
 from capsule_manifest.errors import Refused
 from capsule_manifest.paths import escape
 
-__all__ = ["Wheel", "read_wheel"]
+__all__ = ["Wheel", "read_wheel", "read_wheels"]
 
 _METADATA_BYTES_MAX: Final = 16 * 1024 * 1024
-_CHUNK_BYTES: Final = 1024 * 1024
-_GROUP_BYTES: Final = 8 * 1024 * 1024
-_GROUP_FILES_MAX: Final = 256
 _THREADS: Final = min(4, os.cpu_count() or 1)
-_ALGORITHMS: Final = frozenset({"sha256", "sha384", "sha512"})
-_SIGNATURES: Final = ("RECORD.jws", "RECORD.p7s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +78,21 @@ def read_wheel(
 ) -> Wheel:
     """Read all of the wheel at `path` once, which must be the one that `pin` names.
 
-    If `memory` knows the file as that one and what is in it, nothing is read. What is read is kept
+    Raises:
+        Refused: as `read_wheels`.
+    """
+    (wheel,) = read_wheels([(path, pin)], memory, spool)
+    return wheel
+
+
+def read_wheels(
+    found: Iterable[tuple[Path, WheelPin]],
+    memory: Memory | None = None,
+    spool: Spool | None = None,
+) -> tuple[Wheel, ...]:
+    """Read each wheel once, which must be the one that its pin names; the next while one is read.
+
+    If `memory` knows a file as that one and what is in it, nothing is read. What is read is kept
     in `spool`, for who wants it again.
 
     Raises:
@@ -91,14 +100,32 @@ def read_wheel(
             `wheel-record-mismatch`.
     """
     memory = memory or Memory()
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="wheel") as threads:
+        try:
+            begun = [_begin_wheel(path, pin, memory, spool, threads) for path, pin in found]
+            return tuple(finish() for finish in begun)
+        finally:
+            # Of a wheel that is refused the rest is not read.
+            threads.shutdown(cancel_futures=True)
+
+
+def _begin_wheel(
+    path: Path, pin: WheelPin, memory: Memory, spool: Spool | None, threads: Executor
+) -> Callable[[], Wheel]:
+    """Check a wheel's directory and have its members checked; return what waits for that."""
     _check_digest(path, pin, memory)
     key = f"{pin.sha256} {pin.name} {pin.version} {pin.file}"
     known = memory.recall("wheel", key)
     if known is not None:
-        return _known_wheel(path, pin, decode_facts(known))
-    wheel = _read_wheel(path, pin, spool)
-    memory.keep("wheel", key, encode_facts(_facts_of(wheel)))
-    return wheel
+        return partial(_known_wheel, path, pin, decode_facts(known))
+    finish = _begin_reading(path, pin, spool, threads)
+
+    def finish_and_keep() -> Wheel:
+        wheel = finish()
+        memory.keep("wheel", key, encode_facts(_facts_of(wheel)))
+        return wheel
+
+    return finish_and_keep
 
 
 def _known_wheel(path: Path, pin: WheelPin, facts: WheelFacts) -> Wheel:
@@ -122,7 +149,9 @@ def _facts_of(wheel: Wheel) -> WheelFacts:
     )
 
 
-def _read_wheel(path: Path, pin: WheelPin, spool: Spool | None) -> Wheel:
+def _begin_reading(
+    path: Path, pin: WheelPin, spool: Spool | None, threads: Executor
+) -> Callable[[], Wheel]:
     view = ZipView(path)
     dist_info = _find_dist_info(view, pin)
     wheel = _headers(view, f"{dist_info}/WHEEL", pin)
@@ -131,17 +160,23 @@ def _read_wheel(path: Path, pin: WheelPin, spool: Spool | None) -> Wheel:
         raise _bad_metadata("an unknown wheel format", "1.x", wheel_version, pin)
     metadata = _headers(view, f"{dist_info}/METADATA", pin)
     _check_identity(metadata, pin)
-    checked = _check_record(view, dist_info, pin, spool)
-    return Wheel(
-        pin=pin,
-        view=view,
-        dist_info=dist_info,
-        examined=MappingProxyType({name: item for name, (item, _) in checked.items()}),
-        requires_python=str(metadata.get("Requires-Python", "")),
-        requires=_requires(metadata, pin),
-        spool=spool,
-        kept={name: offset for name, (_, offset) in checked.items() if offset is not None},
-    )
+    requires = _requires(metadata, pin)
+    groups = begin_check(view, dist_info, pin, spool, threads)
+
+    def finish() -> Wheel:
+        checked = [member for group in groups for member in group.result()]
+        return Wheel(
+            pin=pin,
+            view=view,
+            dist_info=dist_info,
+            examined=MappingProxyType({member.name: member.examined for member in checked}),
+            requires_python=str(metadata.get("Requires-Python", "")),
+            requires=requires,
+            spool=spool,
+            kept={member.name: member.kept for member in checked if member.kept is not None},
+        )
+
+    return finish
 
 
 def _check_digest(path: Path, pin: WheelPin, memory: Memory) -> None:
@@ -210,104 +245,6 @@ def _headers(view: ZipView, name: str, pin: WheelPin) -> Message:
     if name not in view.members:
         raise _bad_metadata("a metadata file is missing", name, "none", pin)
     return BytesParser().parsebytes(view.read(name, _METADATA_BYTES_MAX), headersonly=True)
-
-
-def _check_record(
-    view: ZipView, dist_info: str, pin: WheelPin, spool: Spool | None
-) -> dict[str, tuple[Examined, int | None]]:
-    """Compare every member with RECORD; return what each file is, and its place in the spool."""
-    record = f"{dist_info}/RECORD"
-    unlisted = {record, *(f"{dist_info}/{name}" for name in _SIGNATURES)}
-    rows = _read_record(view, record, pin)
-    # RECORD and its signatures can't list their own digest.
-    missing = sorted(view.members.keys() - rows.keys() - unlisted)
-    extra = sorted(rows.keys() - view.members.keys())
-    if missing or extra:
-        raise _bad_record(
-            "RECORD and the archive name different files",
-            "the same files",
-            ", ".join(escape(name) for name in (missing + extra)[:5]),
-            pin,
-        )
-    names = sorted(view.members.keys() - unlisted, key=lambda name: view.members[name].data_offset)
-    # Whole runs of small files for each thread; a large one costs as much as many of them.
-    groups = _groups(names, view)
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="wheel") as pool:
-        found = pool.map(
-            lambda group: [
-                (name, _check_member(view, name, rows[name], pin, spool)) for name in group
-            ],
-            groups,
-        )
-        return {name: member for group in found for name, member in group}
-
-
-def _groups(names: Sequence[str], view: ZipView) -> list[list[str]]:
-    groups: list[list[str]] = [[]]
-    size_bytes = 0
-    for name in names:
-        if size_bytes > _GROUP_BYTES or len(groups[-1]) >= _GROUP_FILES_MAX:
-            groups.append([])
-            size_bytes = 0
-        groups[-1].append(name)
-        size_bytes += view.members[name].size_bytes
-    return groups
-
-
-def _read_record(view: ZipView, record: str, pin: WheelPin) -> dict[str, tuple[str, str]]:
-    if record not in view.members:
-        raise _bad_record("RECORD is missing", record, "none", pin)
-    try:
-        text = view.read(record, _METADATA_BYTES_MAX).decode()
-        lines = list(csv.reader(text.splitlines(), strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise _bad_record("RECORD is malformed", "CSV in UTF-8", error, pin) from None
-    rows: dict[str, tuple[str, str]] = {}
-    for line in lines:
-        if not line:
-            continue
-        if len(line) != 3 or line[0] in rows:
-            raise _bad_record("a row is malformed or given twice", "3 fields", escape(line[0]), pin)
-        rows[line[0]] = (line[1], line[2])
-    return rows
-
-
-def _check_member(
-    view: ZipView, name: str, row: tuple[str, str], pin: WheelPin, spool: Spool | None
-) -> tuple[Examined, int | None]:
-    algorithm, _, expected = row[0].partition("=")
-    if algorithm not in _ALGORITHMS:
-        raise _bad_record(
-            f"{escape(name)} has no strong digest", ", ".join(sorted(_ALGORITHMS)), algorithm, pin
-        )
-    offset, copy = None, None
-    if spool is not None:
-        offset = spool.reserve(view.members[name].size_bytes)
-        copy = spool.copy(offset)
-    with view.open(name) as stream:
-        examined = examine(stream, f"{pin.file}: {name}", copy)
-    digest = examined.sha256
-    if algorithm != "sha256":
-        with view.open(name) as stream:
-            other = hashlib.new(algorithm)
-            while chunk := stream.read(_CHUNK_BYTES):
-                other.update(chunk)
-        digest = other.digest()
-    got = base64.urlsafe_b64encode(digest).decode().rstrip("=")
-    size_bytes = str(examined.size_bytes)
-    # The size may be left out; the digest can't.
-    if got != expected or row[1] not in {"", size_bytes}:
-        raise _bad_record(
-            f"{escape(name)} is not what RECORD says",
-            f"{row[1]} bytes, {row[0]}",
-            f"{size_bytes} bytes, {algorithm}={got}",
-            pin,
-        )
-    return examined, offset if copy is not None and copy.is_whole else None
-
-
-def _bad_record(what: str, expected: object, got: object, pin: WheelPin) -> Refused:
-    return Refused("wheel-record-mismatch", what, expected=expected, got=got, where=pin.file)
 
 
 def _bad_metadata(what: str, expected: object, got: object, pin: WheelPin) -> Refused:

@@ -147,9 +147,10 @@ def _add(installed: dict[str, _Installed], item: _Installed) -> None:
 
 
 def _check_folders(installed: dict[str, _Installed]) -> None:
+    seen: set[str] = set()
     for path, item in installed.items():
         parent = path.rpartition("/")[0]
-        while parent:
+        while parent and parent not in seen:
             if parent in installed:
                 raise Refused(
                     "wheel-conflict",
@@ -158,6 +159,7 @@ def _check_folders(installed: dict[str, _Installed]) -> None:
                     got=item.file,
                     where=escape(parent),
                 )
+            seen.add(parent)
             parent = parent.rpartition("/")[0]
 
 

@@ -2,16 +2,27 @@
 
 import io
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 from capsule_manifest.errors import Refused
 from capsule_manifest.paths import escape
 
-__all__ = ["DEFLATED", "STORED", "MemberStream", "ZipMember", "read_member"]
+__all__ = [
+    "DEFLATED",
+    "STORED",
+    "WHOLE_BYTES_MAX",
+    "MemberReader",
+    "MemberStream",
+    "ZipMember",
+    "read_member",
+]
 
 STORED: Final = 0
 DEFLATED: Final = 8
+WHOLE_BYTES_MAX: Final = 1024 * 1024
+"""A member that is no longer, stored or not, may be read in one step."""
 _CHUNK_BYTES: Final = 128 * 1024
 
 
@@ -27,6 +38,11 @@ class ZipMember:
     stored_bytes: int
     data_offset: int
 
+    @property
+    def is_short(self) -> bool:
+        """Say whether `read_member` may be used."""
+        return max(self.size_bytes, self.stored_bytes) <= WHOLE_BYTES_MAX
+
 
 def read_member(stream: BinaryIO, member: ZipMember, where: str) -> bytes:
     """Return a short member whole, proved to be as it is listed: what a stream does, in one step.
@@ -34,6 +50,7 @@ def read_member(stream: BinaryIO, member: ZipMember, where: str) -> bytes:
     Raises:
         Refused: `zip-refused`.
     """
+    assert member.is_short, "a longer member is a stream"
     stream.seek(member.data_offset)
     stored = stream.read(member.stored_bytes)
     content, is_whole = stored, len(stored) == member.stored_bytes
@@ -54,14 +71,10 @@ def read_member(stream: BinaryIO, member: ZipMember, where: str) -> bytes:
     return content
 
 
-class MemberStream(io.RawIOBase):
-    """Decompress one member; every byte that leaves was counted, and the end is checked.
-
-    The stream owns the file it reads from. Reading raises `Refused` `zip-refused`.
-    """
+class MemberReader:
+    """Decompress one member; every byte that leaves was counted, and the end is checked."""
 
     def __init__(self, stream: BinaryIO, member: ZipMember, where: str) -> None:
-        super().__init__()
         self._stream = stream
         self._member = member
         self._where = where
@@ -72,28 +85,21 @@ class MemberStream(io.RawIOBase):
         self._size_bytes = 0
         stream.seek(member.data_offset)
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        """Fill `buffer` with some content; 0 bytes mean that the whole member was right.
+    def chunks(self, size_bytes: int) -> Iterator[bytes]:
+        """Yield all content in chunks of one size, of which the last is shorter.
 
         Raises:
             Refused: `zip-refused`.
         """
-        # The buffer protocol has a type from Python 3.12 on only.
-        view = memoryview(buffer)  # type: ignore[arg-type]
-        data = self._read_some(len(view))
-        view[: len(data)] = data
-        return len(data)
+        while chunk := b"".join(self._parts(size_bytes)):
+            yield chunk
 
-    def close(self) -> None:
-        """Close the file too."""
-        self._stream.close()
-        super().close()
+    def read_some(self, most: int) -> bytes:
+        """Return some content; none, if `most` is not 0, means that the whole member was right.
 
-    def _read_some(self, most: int) -> bytes:
+        Raises:
+            Refused: `zip-refused`.
+        """
         data = b""
         while most and not data:
             if self._inflate is None:
@@ -119,6 +125,11 @@ class MemberStream(io.RawIOBase):
             self._check_end()
         return data
 
+    def _parts(self, size_bytes: int) -> Iterator[bytes]:
+        while size_bytes and (data := self.read_some(size_bytes)):
+            size_bytes -= len(data)
+            yield data
+
     def _take(self, most: int) -> bytes:
         data = self._stream.read(min(most, self._left))
         self._left -= len(data)
@@ -131,6 +142,36 @@ class MemberStream(io.RawIOBase):
 
     def _refused(self, what: str) -> Refused:
         return _refused(self._member, what, self._size_bytes, self._crc, self._where)
+
+
+class MemberStream(io.RawIOBase):
+    """One member as a file. It owns the file it reads from; reading raises as `MemberReader`."""
+
+    def __init__(self, stream: BinaryIO, member: ZipMember, where: str) -> None:
+        super().__init__()
+        self._stream = stream
+        self._reader = MemberReader(stream, member, where)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """Fill `buffer` with some content; 0 bytes mean that the whole member was right.
+
+        Raises:
+            Refused: `zip-refused`.
+        """
+        # The buffer protocol has a type from Python 3.12 on only.
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        data = self._reader.read_some(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close the file too."""
+        self._stream.close()
+        super().close()
 
 
 def _refused(member: ZipMember, what: str, size_bytes: int, crc: int, where: str) -> Refused:

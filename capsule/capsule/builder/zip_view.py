@@ -11,17 +11,26 @@ Source: APPNOTE.TXT 6.3.10; bounds are of this project.
 import io
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Final
 
-from capsule.builder.zip_stream import DEFLATED, STORED, MemberStream, ZipMember, read_member
+from capsule.builder.zip_stream import (
+    DEFLATED,
+    STORED,
+    WHOLE_BYTES_MAX,
+    MemberReader,
+    MemberStream,
+    ZipMember,
+    read_member,
+)
 from capsule_manifest.errors import Refused
 from capsule_manifest.paths import check_path, escape
 
-__all__ = ["DEFAULT_ZIP_LIMITS", "ZipLimits", "ZipMember", "ZipView"]
+__all__ = ["DEFAULT_ZIP_LIMITS", "OpenZip", "ZipLimits", "ZipMember", "ZipView"]
 
 _END: Final = struct.Struct("<4s4H2IH")
 _END64_LOCATOR: Final = struct.Struct("<4sIQI")
@@ -37,7 +46,6 @@ _FLAGS_KNOWN: Final = 0x0006 | _HAS_DESCRIPTOR | _IS_UTF8
 _EXTRA_ZIP64: Final = 0x0001
 _EXTRA_OTHER_NAME: Final = 0x7075
 _MADE_ON_UNIX: Final = 3
-_WHOLE_BYTES_MAX: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +113,18 @@ class ZipView:
                 wrong.
         """
         member = self.members[name]
-        if max(member.size_bytes, member.stored_bytes) <= _WHOLE_BYTES_MAX:
+        if member.is_short:
             with self._path.open("rb", buffering=0) as file:
                 return io.BytesIO(read_member(file, member, self._where))
         stream = self._path.open("rb", buffering=0)
         raw = MemberStream(stream, member, self._where)
-        return io.BufferedReader(raw, _WHOLE_BYTES_MAX)
+        return io.BufferedReader(raw, WHOLE_BYTES_MAX)
+
+    @contextmanager
+    def opened(self) -> Iterator["OpenZip"]:
+        """Keep the file open for many members, by one thread."""
+        with self._path.open("rb", buffering=0) as file:
+            yield OpenZip(file, self.members, self._where)
 
     def read(self, name: str, size_bytes_max: int) -> bytes:
         """Return a small member whole.
@@ -268,11 +282,13 @@ class ZipView:
             if entry.name in kinds:
                 raise self._refused("a name is listed twice", "each once", escape(entry.name))
             kinds[entry.name] = entry.is_folder
+        seen: set[str] = set()
         for name in kinds:
             parent = name.rpartition("/")[0]
-            while parent:
+            while parent and parent not in seen:
                 if kinds.get(parent) is False:
                     raise self._refused("a file is used as a folder", "a folder", escape(parent))
+                seen.add(parent)
                 parent = parent.rpartition("/")[0]
 
     def _check_sizes(self, entries: list[_Central]) -> None:
@@ -363,3 +379,29 @@ class ZipView:
 
     def _refused(self, what: str, expected: object, got: object) -> Refused:
         return Refused("zip-refused", what, expected=expected, got=got, where=self._where)
+
+
+class OpenZip:
+    """The members of one open archive."""
+
+    def __init__(self, file: BinaryIO, members: Mapping[str, ZipMember], where: str) -> None:
+        self._file = file
+        self._members = members
+        self._where = where
+
+    def read_short(self, name: str) -> bytes | None:
+        """Return a short member whole, or None if it is longer than `WHOLE_BYTES_MAX`.
+
+        Raises:
+            Refused: `zip-refused`.
+        """
+        member = self._members[name]
+        return read_member(self._file, member, self._where) if member.is_short else None
+
+    def chunks(self, name: str, size_bytes: int) -> Iterator[bytes]:
+        """Yield a member in chunks of one size, but the last.
+
+        Raises:
+            Refused: `zip-refused`.
+        """
+        return MemberReader(self._file, self._members[name], self._where).chunks(size_bytes)

@@ -128,12 +128,12 @@ def test_a_spool_gives_back_what_was_put_however_it_is_asked(tmp_path):
     contents = [b"", b"short", bytes(range(256)) * 8192]
     places = []
     for content in contents:
-        offset = spool.reserve(len(content))
-        copy = spool.copy(offset)
+        writer = spool.writer(len(content))
+        places.append(writer.offset)
         for start in range(0, len(content), 100_000):
-            copy(content[start : start + 100_000])
-        assert copy.is_whole
-        places.append(offset)
+            writer.put(content[start : start + 100_000])
+        writer.flush()
+        assert writer.written == writer.offset == places[-1] + len(content)
     for content, offset in reversed(list(zip(contents, places, strict=True))):
         with spool.open(offset, len(content)) as stream:
             assert stream.read() == content
@@ -141,7 +141,9 @@ def test_a_spool_gives_back_what_was_put_however_it_is_asked(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_spool_on_a_full_disk_says_that_a_copy_is_not_whole():
-    copy = Spool(Path("/dev/full").open("wb")).copy(0)  # noqa: SIM115  # the spool closes it
-    copy(b"x")
-    assert not copy.is_whole
+def test_a_spool_on_a_full_disk_says_how_far_it_came():
+    writer = Spool(Path("/dev/full").open("wb")).writer(2)  # noqa: SIM115  # the spool closes it
+    for _ in range(2):
+        writer.put(b"x")
+        writer.flush()
+    assert (writer.written, writer.offset) == (0, 2)
