@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import Final
 
 from capsule_installer.disk import Disk
+from capsule_installer.engines.base import WantedImage
 from capsule_installer.fsops import keep_name, publish_once, replace_file
 from capsule_installer.layout import Layout
 from capsule_installer.switch_plan import NameOperation, Plans, encode_plan, parse_plan
@@ -73,6 +74,7 @@ class OpFile(StrEnum):
     RECEIPTED = "receipted"
     UNITS_OLD = "units.old"
     UNITS_NEW = "units.new"
+    IMAGES_OLD = "images.old"
     PLAN_UNITS = "units.plan"
     PLAN_SWITCH = "switch.plan"
     PLAN_RESTORE = "restore.plan"
@@ -191,6 +193,15 @@ class OpFolder:
             for unit, stop_ms, start_ms in fields
         )
 
+    def images(self) -> tuple[WantedImage, ...]:
+        """Return the images that the old generation's units run."""
+        raw = self.read(OpFile.IMAGES_OLD) or b""
+        fields = [line.partition("\t") for line in raw.decode().splitlines()]
+        return tuple(
+            WantedImage(name=layout.rpartition("/")[2], id=image, layout=layout, units=())
+            for image, _, layout in fields
+        )
+
     def proof(self) -> Envelope | None:
         """Return the signed proof, if there is one."""
         raw = self.read(OpFile.PROOF)
@@ -233,10 +244,17 @@ class OpFolder:
         old: Iterable[UnitLimits],
         new: Iterable[UnitLimits],
         absent_after_restore: bool,
+        images: Sequence[WantedImage] = (),
     ) -> None:
-        """Write every file that the rest of the op needs, durable, before its intent."""
+        """Write every file that the rest of the op needs, durable, before its intent.
+
+        `images` are what the old units run: a restore may have to load them again.
+        """
         for name, data in _prepared(self.op_id, summary, plans, old, new).items():
             self.write(name, data)
+        if images:
+            lines = (f"{image.id}\t{image.layout}\n" for image in images)
+            self.write(OpFile.IMAGES_OLD, "".join(lines).encode())
         if absent_after_restore:
             self.write(OpFile.ABSENT, b"restore leaves nothing installed\n")
         # An intent without its plans could not be undone.

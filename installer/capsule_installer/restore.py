@@ -24,6 +24,7 @@ __all__ = ["restore_op"]
 
 _RELOAD_MS: Final = 10_000
 _NAMES_MS: Final = 5_000
+_LOAD_MS: Final = 60_000
 _POLL_MS: Final = 50
 _STAYS_MS: Final = 300
 
@@ -121,6 +122,10 @@ class _Restore:
         remove_hold(self._effects.disk, self._effects.layout)
 
     def _start(self) -> None:
+        images = self._op.images()
+        if images:
+            # An engine may have dropped them as soon as nothing ran them.
+            self._effects.images.require(images, self._effects.clock.boot_ms() + _LOAD_MS)
         for unit in self._old:
             self._effects.services.start(unit.name, unit.start_ms)
         for unit in self._old:

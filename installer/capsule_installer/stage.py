@@ -211,9 +211,10 @@ class Stage:
         self._end_step("realise")
         more = self._make_python()
         self._end_step("bytecode")
+        # First, because a unit whose engine is missing has no program that can be rehearsed.
+        self._load_images(rendered)
         rehearse(rendered, self._venv_modules(), self._services, self._python)
         self._end_step("rehearse")
-        self._load_images(rendered)
         self._host.state.store_route(self._delivery.route_envelope)
         self._seal({**derived, **more})
 

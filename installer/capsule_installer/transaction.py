@@ -171,6 +171,7 @@ class Transaction:
             old=_limits_by_unit(self._old),
             new=_limits_by_unit(self._new),
             absent_after_restore=self._order.prior == ABSENT,
+            images=self._old.images if self._old else (),
         )
         lay_beside(effects, self._op.op_id, targets, plans.clean)
         # An engine may have dropped what was staged. Also for the way back: it could lose what runs

@@ -7,7 +7,8 @@
 #
 # ROOT is empty on a real host. It needs a POSIX shell (dash, busybox sh), rm, mv, ln, sync, sleep and
 # /proc; no Python, network or bus of its own, no free byte and no free inode: every file that it
-# puts in place was written before the stop. It may be killed anywhere and run again.
+# puts in place was written before the stop. It may be killed anywhere and run again. Only a release
+# whose units run images also needs podman, and only when podman lost one of them.
 #
 # Exit: 0 nothing to do or restored, 61 restore failed (the hold stays, so nothing half-switched
 # starts), 2 usage.
@@ -134,6 +135,18 @@ stop_units() {
     done
 }
 
+# Let the engine take again what it lost of the images that the old units run; their layouts lie in
+# the generation, so no registry is asked. What it does not take is told by the unit that needs it.
+load_images() {
+    [ -e "$op/images.old" ] || return 0
+    while IFS=$tab read -r image layout; do
+        timeout --signal=KILL 20 podman image exists "$image" < /dev/null && continue
+        log "loading $image again"
+        timeout --signal=KILL 120 podman pull --quiet "oci:$layout" < /dev/null > /dev/null ||
+            log "podman did not take it"
+    done < "$op/images.old"
+}
+
 start_units() {
     while IFS=$tab read -r unit stop_ms start_ms; do
         service start "$unit" "$start_ms" < /dev/null || return 1
@@ -176,6 +189,7 @@ names_back() {
 serve_again() {
     # An absent node keeps its hold: nothing of ours may start on it.
     [ ! -e "$op/absent" ] || return 0
+    load_images
     rm -f -- "$state/hold" && sync "$state" || return 1
     # A boot starts the units itself, once this program has ended.
     [ "$mode" != boot ] || [ "$manager" = process ] || return 0

@@ -15,7 +15,7 @@ from capsule.stage import NodeStaged, StageCost, Stager
 from capsule_manifest.errors import CapsuleError
 from capsule_manifest.orders import Order
 from capsule_manifest.records import Proof
-from capsule_manifest.release import Budgets, ComponentKind
+from capsule_manifest.release import Budgets, ComponentKind, External
 from capsule_manifest.route import Endpoint
 from support import documents
 from support.capsules import MiniCapsule, real_runtime, write_capsule
@@ -104,19 +104,28 @@ class LabController:
         *,
         budgets: Budgets | None = None,
         images: Mapping[str, ImageFile] = MappingProxyType({}),
+        external: Mapping[str, tuple[External, ...]] | None = None,
+        start_ms: int = 1000,
+        stop_ms: int = 1000,
     ) -> MiniCapsule:
-        """Write a capsule that holds the host program of this tree, and `images` as components."""
+        """Write a capsule that holds the host program of this tree, and `images` as components.
+
+        `external` says what images are called, unless that is the truth.
+        """
         layouts = {name: layout_files(image) for name, image in images.items()}
+        named = {name: named_by(name, image) for name, image in images.items()}
         return write_capsule(
             self.folder / f"{counter}.capsule",
             counter=counter,
             components={**components, **layouts},
             kinds=dict.fromkeys(images, ComponentKind.IMAGE),
-            external={name: named_by(name, image) for name, image in images.items()},
+            external=external or named,
             runtime=real_runtime(),
             unit=unit + f"[Service]\nEnvironment=COUNTER={counter}\n",
             interpreter=None,
             budgets=budgets,
+            start_ms=start_ms,
+            stop_ms=stop_ms,
         )
 
     def stage(self, mini: MiniCapsule) -> NodeStaged | CapsuleError:

@@ -108,9 +108,9 @@ class LabProcesses:
 
 
 def layers_held(host: LabHost) -> int:
-    """Return how many layers podman has in its store."""
+    """Return how many layers of images podman has in its store; those of containers don't count."""
     store = host.path("/var/lib/containers/storage/vfs-layers/layers.json")
-    return len(json.loads(store.read_text()))
+    return sum("diff-digest" in layer for layer in json.loads(store.read_text()))
 
 
 def _base() -> bytes:
