@@ -25,7 +25,13 @@ from capsule.builder.model import ComponentInput
 from capsule.builder.packer import Listing, list_component, pack_content, pack_name
 from capsule.builder.remembered import Memory
 from capsule.builder.resolve import Resolved
-from capsule.builder.services import check_budget, check_unit_names, service_input
+from capsule.builder.services import (
+    check_budget,
+    check_images,
+    check_unit_names,
+    images_named,
+    service_input,
+)
 from capsule.durable import publish_path, read_bounded
 from capsule.sbom.cyclonedx import encode_cyclonedx
 from capsule.sbom.parts import bill_of
@@ -89,11 +95,13 @@ def draft_release(
     files: dict[str, tuple[ManagedFile, ...]] = {}
     committed = committed_files(open_work_tree(source.folder), source.components)
     steps: dict[str, tuple[tuple[str, ...], ...]] = {}
+    named: dict[str, frozenset[str]] = {}
     for item in source.components:
         match item:
             case ServiceSource():
                 component, units[item.name] = service_input(item, committed)
                 steps[item.name] = item.guarded_steps
+                named[item.name] = images_named(item, committed)
             case FilesSource():
                 component, files[item.name] = files_input(item, committed)
             case RecoverySource():
@@ -130,7 +138,7 @@ def draft_release(
     warnings = [
         warning
         for name, role in source.roles.items()
-        for warning in _check_role(name, role, release, listings)
+        for warning in _check_role(name, role, release, listings, named)
     ]
     manifest = encode_release(release)
     return Draft(
@@ -236,7 +244,11 @@ def _component(component: ComponentInput, listing: Listing) -> Component:
 
 
 def _check_role(
-    name: str, role: Role, release: Release, listings: Mapping[ObjectId, Listing]
+    name: str,
+    role: Role,
+    release: Release,
+    listings: Mapping[ObjectId, Listing],
+    named: Mapping[str, frozenset[str]],
 ) -> list[str]:
     for platform in release.platforms:
         # What one node receives: components of different platforms never meet.
@@ -244,6 +256,7 @@ def _check_role(
         units = tuple(unit for item in selected for unit in item.units)
         check_unit_names(name, units)
         check_budget(name, units, release.budgets)
+        check_images(name, selected, named)
         check_targets(name, tuple(file for item in selected for file in item.files))
     chosen = [component for component in release.components if component.name in role.components]
     warnings = []

@@ -39,7 +39,7 @@ def files_input(
                     where=source.name,
                 )
         if item.template:
-            placeholders(committed.text(item.source), where=item.source)
+            _check_placeholders(committed.text(item.source), item.source)
         path = item.target.lstrip("/")
         entries.append(committed.file(item.source, path, mode=0o644))
         files.append(
@@ -60,6 +60,17 @@ def files_input(
         external=(),
     )
     return component, tuple(sorted(files, key=lambda item: item.target))
+
+
+def _check_placeholders(text: str, where: str) -> None:
+    named = sorted(name for name in placeholders(text, where=where) if name.startswith("image."))
+    if named:
+        raise Refused(
+            "template-invalid",
+            "only a unit can name an image, because only what a unit runs is loaded and kept",
+            got=f"@{{{named[0]}}}",
+            where=where,
+        )
 
 
 def check_targets(role: str, files: tuple[ManagedFile, ...]) -> None:

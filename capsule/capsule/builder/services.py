@@ -8,6 +8,7 @@ Source: design, sections 9 and 11.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Final
@@ -16,11 +17,19 @@ from capsule.builder.committed import CommittedFiles
 from capsule.builder.config import ServiceSource, UnitSource
 from capsule.builder.model import ComponentInput, InputEntry
 from capsule.builder.unit_file import Setting, UnitFile, parse_duration_ms, parse_unit
+from capsule_manifest.engine_units import command_problems, engine_of
 from capsule_manifest.errors import Refused
-from capsule_manifest.release import UNIT_NAME, Budgets, Unit
+from capsule_manifest.release import UNIT_NAME, Budgets, Component, ComponentKind, Unit
 from capsule_manifest.template import placeholders
 
-__all__ = ["RESERVE_MS", "check_budget", "check_unit_names", "service_input"]
+__all__ = [
+    "RESERVE_MS",
+    "check_budget",
+    "check_images",
+    "check_unit_names",
+    "images_named",
+    "service_input",
+]
 
 RESERVE_MS: Final = 10_000
 """What the first deadline keeps for everything that is not stop, start and soak."""
@@ -36,7 +45,10 @@ _SHELLS = re.compile(r"(?:^|/)(?:ba|da|a|z)?sh$")
 _RUNNERS = re.compile(r"(?:^|/)(?:env|exec|nice|ionice|setpriv|python[0-9.]*)$")
 _SEPARATORS = re.compile(r"[\s\"'`;|&()$]+")
 _PREFIXES: Final = "@-:+!|"  # before a program, systemd reads these as its own
-_BY_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}")
+_BY_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}|(?<!@)@\{image\.[a-z0-9._-]+\}")
+_IMAGE: Final = "image."
+# Of these podman is not the main process, but what it starts.
+_MAIN_IS_ANOTHER: Final = frozenset({"forking", "notify", "notify-reload", "dbus"})
 
 
 def service_input(
@@ -77,6 +89,43 @@ def service_input(
         external=(),
     )
     return component, tuple(sorted(units, key=lambda unit: unit.name))
+
+
+def images_named(source: ServiceSource, files: CommittedFiles) -> frozenset[str]:
+    """Return the components whose images the units of a component run, `@{image.NAME}`.
+
+    Raises:
+        Refused: `template-invalid`, `input-missing`.
+    """
+    names = {
+        name for item in source.units for name in placeholders(files.text(item.file),
+                                                               where=item.file)
+    }  # fmt: skip
+    return frozenset(name.removeprefix(_IMAGE) for name in names if name.startswith(_IMAGE))
+
+
+def check_images(
+    role: str, selected: Iterable[Component], named: Mapping[str, frozenset[str]]
+) -> None:
+    """Check that a role's nodes get every image that units of its services run.
+
+    `named` is what `images_named` returned for each service.
+
+    Raises:
+        Refused: `unit-not-allowed`.
+    """
+    chosen = tuple(selected)
+    images = {item.name for item in chosen if item.kind is ComponentKind.IMAGE}
+    for component in chosen:
+        missing = named.get(component.name, frozenset()) - images
+        if missing:
+            raise Refused(
+                "unit-not-allowed",
+                "a unit runs an image that its node would not have",
+                expected=f"an image component of role {role} and its platforms",
+                got=", ".join(f"@{{image.{name}}}" for name in sorted(missing)),
+                where=component.name,
+            )
 
 
 def check_unit_names(role: str, units: tuple[Unit, ...]) -> None:
@@ -159,6 +208,7 @@ def _check(parsed: UnitFile, source: ServiceSource, where: str) -> None:
                 "the same argument list in guarded_steps, or no such line",
             )
         _check_fetches(setting, argv, where)
+        _check_engine(setting, argv, kind, where)
 
 
 def _check_fetches(setting: Setting, argv: tuple[str, ...], where: str) -> None:
@@ -176,6 +226,22 @@ def _check_fetches(setting: Setting, argv: tuple[str, ...], where: str) -> None:
                 "an image may be pulled at start",
                 "an image by @sha256:… and --pull=never",
             )
+
+
+def _check_engine(
+    setting: Setting, argv: tuple[str, ...], kind: Setting | None, where: str
+) -> None:
+    for problem in command_problems(argv):
+        what, _, expected = problem.partition("; ")
+        raise _refused(setting, where, what, expected or "a container with a process of its unit")
+    is_main = setting.key == "ExecStart" and engine_of(argv) is not None
+    if is_main and kind is not None and kind.value in _MAIN_IS_ANOTHER:
+        raise _refused(
+            kind,
+            where,
+            "the main process would not be the engine, and could not be proved",
+            "Type=exec, or none",
+        )
 
 
 def _programs(value: str) -> list[str]:

@@ -14,7 +14,8 @@ from support.repositories import Repository
 @pytest.fixture
 def repository(tmp_path):
     made = Repository(tmp_path / "work")
-    made.commit({"a.toml": b"port = @{node.port}\n", "b.toml": b"x = @{nonsense}\n"})
+    made.commit({"a.toml": b"port = @{node.port}\n", "b.toml": b"x = @{nonsense}\n",
+                 "c.toml": b"x = @{image.web}\n"})  # fmt: skip
     return made
 
 
@@ -73,6 +74,12 @@ def test_an_unknown_placeholder_matters_in_templates_only(repository):
     assert build(repository, "/etc/x", source="b.toml")[1][0].template is False
     with fails_with("template-invalid"):
         build(repository, "/etc/x", source="b.toml", template=True)
+
+
+def test_a_managed_file_can_not_name_an_image(repository):
+    assert build(repository, "/etc/x", source="c.toml")[1][0].template is False
+    with fails_with("template-invalid"):
+        build(repository, "/etc/x", source="c.toml", template=True)
 
 
 @pytest.mark.parametrize(
