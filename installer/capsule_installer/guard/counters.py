@@ -3,8 +3,8 @@
 Source: proc(5), /proc/PID/net/snmp and snmp6; Linux, include/uapi/linux/snmp.h.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 __all__ = ["Counters", "parse_counters", "read_counters"]
 
@@ -57,8 +57,10 @@ def parse_counters(snmp: str, snmp6: str) -> Counters:
 
 def read_counters(pid: int) -> Counters:
     """Read the counters of the network that a process is in."""
-    folder = Path(f"/proc/{pid}/net")
-    snmp6 = folder / "snmp6"
-    return parse_counters(
-        (folder / "snmp").read_text(), snmp6.read_text() if snmp6.exists() else ""
-    )
+    with open(f"/proc/{pid}/net/snmp", encoding="ascii") as file:
+        snmp = file.read()
+    snmp6 = ""
+    # A kernel without IPv6 has none.
+    with suppress(FileNotFoundError), open(f"/proc/{pid}/net/snmp6", encoding="ascii") as file:
+        snmp6 = file.read()
+    return parse_counters(snmp, snmp6)

@@ -3,7 +3,6 @@
 import os
 import re
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from capsule_installer.guard.levels import GuardFacts, offered_levels
@@ -11,9 +10,9 @@ from capsule_installer.layout import Layout
 
 __all__ = ["host_levels", "read_guard_facts"]
 
-_NAMESPACES: Final = Path("/proc/self/ns")
-_STATUS: Final = Path("/proc/self/status")
-_ACTIONS: Final = Path("/proc/sys/kernel/seccomp/actions_avail")
+_NAMESPACES: Final = "/proc/self/ns"
+_STATUS: Final = "/proc/self/status"
+_ACTIONS: Final = "/proc/sys/kernel/seccomp/actions_avail"
 _CAPABILITIES: Final = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
 _RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
 
@@ -28,10 +27,10 @@ def read_guard_facts(layout: Layout) -> GuardFacts:
     names, status, actions = [], "", ""
     with suppress(OSError):
         names = os.listdir(_NAMESPACES)
-    with suppress(OSError):
-        status = _STATUS.read_text()
-    with suppress(OSError):
-        actions = _ACTIONS.read_text()
+    with suppress(OSError), open(_STATUS, encoding="utf-8", errors="replace") as file:
+        status = file.read()
+    with suppress(OSError), open(_ACTIONS, encoding="ascii") as file:
+        actions = file.read()
     machine = os.uname()
     capabilities = _CAPABILITIES.search(status)
     release = _RELEASE.match(machine.release)

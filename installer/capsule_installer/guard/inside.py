@@ -11,7 +11,6 @@ import socket
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from capsule_installer.guard.bpf import make_program
@@ -49,7 +48,8 @@ def lay_mounts(kernel: Kernel, plan: tuple[Mount, ...]) -> None:
                 os.makedirs(mount.path, exist_ok=True)
             case Verb.FILE:
                 os.makedirs(os.path.dirname(mount.path), exist_ok=True)
-                Path(mount.path).write_text(mount.source)
+                with open(mount.path, "w", encoding="ascii") as file:
+                    file.write(mount.source)
             case Verb.LINK:
                 os.symlink(mount.source, mount.path)
 

@@ -7,10 +7,10 @@ after it was read, which is why nothing rests on it but the report.
 Source: seccomp_unotify(2), linux/seccomp.h; socket(7), ip(7), unix(7).
 """
 
-import ipaddress
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from socket import AF_INET, AF_INET6, inet_ntop
 from typing import Final
 
 from capsule_installer.guard.finding import Finding
@@ -27,8 +27,6 @@ _MESSAGES_MAX: Final = 1024
 _MESSAGE_BYTES: Final = 64
 _UNSPECIFIED: Final = 0
 _UNIX: Final = 1
-_INET: Final = 2
-_INET6: Final = 10
 _FAMILIES: Final = {
     1: "unix",
     2: "inet",
@@ -162,12 +160,12 @@ def _judge_address(notice: Notice, call: str, raw: bytes, caller: Caller) -> Ver
 
 
 def _host_and_port(family: int, raw: bytes) -> tuple[str | None, int | None]:
-    if family == _INET and len(raw) >= 8:
+    if family == AF_INET and len(raw) >= 8:
         (port,) = struct.unpack_from("!H", raw, 2)
-        return str(ipaddress.IPv4Address(raw[4:8])), port
-    if family == _INET6 and len(raw) >= 24:
+        return inet_ntop(AF_INET, raw[4:8]), port
+    if family == AF_INET6 and len(raw) >= 24:
         (port,) = struct.unpack_from("!H", raw, 2)
-        return str(ipaddress.IPv6Address(raw[8:24])), port
+        return inet_ntop(AF_INET6, raw[8:24]), port
     return None, None
 
 

@@ -13,10 +13,9 @@ import os
 import selectors
 import socket
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from capsule_installer.guard.canary import CANARY_NAME, problems
@@ -150,16 +149,15 @@ class _Watch:
             self._watch(sink.fileno(), partial(self._hear_question, sink))
 
     def _prove(self) -> None:
-        with tempfile.TemporaryDirectory(prefix="capsule-guard-", dir="/run") as folder:
-            path = f"{folder}/outside"
-            with socket.create_server(("127.0.0.1", 0)) as tcp, _unix_server(path) as unix:
-                # What nobody could reach anyway would prove nothing.
-                for server in (tcp, unix):
-                    _reach(server)
-                port = tcp.getsockname()[1]
-                self._control.send(json.dumps({"canary": {"port": port, "path": path}}).encode())
-                found = self._await("canary", timeout_ms=_CANARY_MS)["canary"]
-                is_reached = any(_has_visitor(server) for server in (tcp, unix))
+        path = f"/run/capsule-guard-{os.getpid()}.sock"
+        with socket.create_server(("127.0.0.1", 0)) as tcp, _unix_server(path) as unix:
+            # What nobody could reach anyway would prove nothing.
+            for server in (tcp, unix):
+                _reach(server)
+            port = tcp.getsockname()[1]
+            self._control.send(json.dumps({"canary": {"port": port, "path": path}}).encode())
+            found = self._await("canary", timeout_ms=_CANARY_MS)["canary"]
+            is_reached = any(_has_visitor(server) for server in (tcp, unix))
         wrong = problems(
             found,
             names=self._names,
@@ -261,7 +259,8 @@ def _plan() -> tuple[Any, ...]:
 
 def _sockets() -> list[str]:
     """Return the paths of sockets that somebody on this host listens on or receives at."""
-    lines = Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()[1:]
+    with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
+        lines = file.read().splitlines()[1:]
     paths = {line.split(maxsplit=7)[7] for line in lines if " /" in line}
     there = sorted(path for path in paths if os.path.exists(path) and not os.path.isdir(path))
     if len(there) > _SOCKETS_MAX:
@@ -269,11 +268,17 @@ def _sockets() -> list[str]:
     return [os.path.realpath(path) for path in there]
 
 
-def _unix_server(path: str) -> socket.socket:
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    server.bind(path)
-    server.listen()
-    return server
+@contextmanager
+def _unix_server(path: str) -> Iterator[socket.socket]:
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # of a process that had this number before
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(path)
+        server.listen()
+        try:
+            yield server
+        finally:
+            os.unlink(path)
 
 
 def _reach(server: socket.socket) -> None:
