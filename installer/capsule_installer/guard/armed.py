@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from capsule_installer.clock import Clock
 from capsule_installer.conversation import Conversation, Conversations
-from capsule_installer.guard.finding import Finding, decode_finding
+from capsule_installer.guard.finding import FINDINGS_MAX, Finding, decode_finding
 from capsule_installer.guard.record import note_armed, note_findings
 from capsule_installer.op_folder import OpFile, OpFolder
 from capsule_installer.processes import CLEAN_ENVIRONMENT, Processes
@@ -49,6 +49,7 @@ class GuardedWorker:
         self._has_run = False
         self._reports_only = False
         self._findings: list[Finding] = []
+        self._found_count = 0
 
     def levels(self) -> tuple[str, ...]:
         """Return what this host can arm. Source: `Worker.levels`."""
@@ -98,6 +99,9 @@ class GuardedWorker:
             self._guard.say(json.dumps({"run": step}).encode())
             where = " ".join(argv)
             ended = self._attend(op, until_ms, where)
+            if self._found_count > FINDINGS_MAX:
+                # Only now: a step that tries for ever must not keep the disk busy too.
+                note_findings(op, self._findings, more=self._found_count - FINDINGS_MAX)
             if ended["exit"] != 0:
                 output = str(ended["output"]).strip()[-_OUTPUT_CHARACTERS:]
                 raise Failed(
@@ -141,8 +145,10 @@ class GuardedWorker:
 
     def _found(self, op: OpFolder, item: object, where: str) -> None:
         finding = decode_finding(item)
-        self._findings.append(finding)
-        note_findings(op, self._findings)
+        self._found_count += 1
+        if self._found_count <= FINDINGS_MAX:
+            self._findings.append(finding)
+            note_findings(op, self._findings)
         if self._reports_only:
             return
         # At once: it is denied already, and every moment more is one in which nothing serves.

@@ -6,7 +6,7 @@ Notes of one boot: a power cut takes the process that tried along with what is k
 from collections.abc import Sequence
 from typing import Final
 
-from capsule_installer.guard.finding import FINDINGS_MAX, Finding
+from capsule_installer.guard.finding import Finding
 from capsule_installer.op_folder import OpFile, OpFolder
 from capsule_manifest.records import guard_text
 
@@ -20,14 +20,11 @@ def note_armed(op: OpFolder, level: str) -> None:
     op.note(OpFile.GUARD, f"{level}\n".encode())
 
 
-def note_findings(op: OpFolder, findings: Sequence[Finding]) -> None:
-    """Remember what was found so far, the first ones whole and the rest counted.
-
-    Raises: `disk-*`.
-    """
-    lines = [finding.text() for finding in findings[:FINDINGS_MAX]]
-    if len(findings) > FINDINGS_MAX:
-        lines.append(f"and {len(findings) - FINDINGS_MAX} more")
+def note_findings(op: OpFolder, findings: Sequence[Finding], *, more: int = 0) -> None:
+    """Remember what was found so far, and how many more are not kept. Raises: `disk-*`."""
+    lines = [finding.text() for finding in findings]
+    if more:
+        lines.append(f"and {more} more")
     op.note(OpFile.VIOLATIONS, "".join(f"{line}\n" for line in lines).encode())
 
 
