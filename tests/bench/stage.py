@@ -9,8 +9,9 @@ host program is there before, as the peers' programs are. The peers verify nothi
 * `rsync`: archive mode over the same SSH;
 * `fabric-put`: one SFTP upload a file over one open connection, as Fabric's `put` does it.
 
-`bytes` is what the host's network interface received and sent. Every run starts from the same state
-and an empty page cache. `--json` prints `{"cases": [{"case", "metric", "unit", "ours", "peers",
+`bytes` is what the host's network interface received and sent. Every run starts from the same state:
+what is to be sent lies on the disk and not in memory, and the programs of all have run before.
+`--json` prints `{"cases": [{"case", "metric", "unit", "ours", "peers",
 "spread", "load"}]}`: medians of the runs, the least and the most of each, and the load of this
 machine when the case ended. Fabric is run once if that takes more than a minute. Needs root.
 """
@@ -131,6 +132,7 @@ class StageBench:
                 for _ in range(runs):
                     if not repeated:
                         self._fresh()
+                    evict(capsule, tree)
                     seconds, size_bytes = self._measured(ways[who])
                     one = found.setdefault(who, {"seconds": [], "bytes": []})
                     one["seconds"].append(seconds)
@@ -157,8 +159,6 @@ class StageBench:
         )])  # fmt: skip
 
     def _measured(self, work: Callable[[], None]) -> tuple[float, float]:
-        command("sync")
-        Path("/proc/sys/vm/drop_caches").write_text("1")
         before = wire_bytes(self._host)
         began = time.monotonic()
         work()
@@ -177,6 +177,19 @@ class StageBench:
         self._host.run("sh", "-c", script, timeout_s=120)
         shutil.rmtree(self._line.home)
         shutil.copytree(self._folder / "first", self._line.home)
+
+
+def evict(*folders: Path) -> None:
+    """Make everything durable, and let go of what the kernel keeps in memory of these folders.
+
+    Source: posix_fadvise(2); pages that wait for the disk would stay.
+    """
+    command("sync")
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                with path.open("rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def by_tar(way: Way, tree: Path) -> None:
