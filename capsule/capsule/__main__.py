@@ -4,11 +4,14 @@ Connecting to a host takes longer than reading a command, and needs little of it
 of a staging begin here, before anything else is imported.
 """
 
+import gc
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 __all__ = ["main", "run"]
+
+_GARBAGE_AT: Final = 50_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """Run one command as this process, and end it."""
+    # Imports make many objects and no garbage: to look for it at every 700 is a tenth of a start.
+    gc.set_threshold(_GARBAGE_AT)
     code = main()
     from capsule.cli.edge import end
 
