@@ -9,7 +9,7 @@ host program is there before, as the peers' programs are. The peers verify nothi
 * `rsync`: archive mode over the same SSH;
 * `fabric-put`: one SFTP upload a file over one open connection, as Fabric's `put` does it.
 
-`bytes` is what the host's network interface received and sent. Every run starts from the same state:
+`bytes` is what the host's network interface received and sent. Every run starts from one state:
 what is to be sent lies on the disk and not in memory, and the programs of all have run before.
 `--json` prints `{"cases": [{"case", "metric", "unit", "ours", "peers",
 "spread", "load"}]}`: medians of the runs, the least and the most of each, and the load of this
