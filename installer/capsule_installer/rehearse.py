@@ -5,7 +5,6 @@ A release that can't even be imported on this host is found while the old one st
 
 import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -101,6 +100,9 @@ def _engine_problems(units: Mapping[str, str]) -> Iterator[str]:
 def _parse(path: str, data: bytes) -> Iterator[str]:
     try:
         if path.startswith("files/") and path.endswith(".toml"):
+            # Few releases manage such files, and a start waits for each import.
+            import tomllib
+
             tomllib.loads(data.decode())
         elif path.startswith("files/") and path.endswith(".json"):
             json.loads(data)
