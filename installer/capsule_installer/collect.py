@@ -3,9 +3,15 @@
 `plan_collection` is pure and says what stays and why. The removal goes from names that promise
 content to the content: a stopped run leaves only things that the next run removes.
 
-Kept: the current and previous generation, the newest staged one, pinned ones (a file of that name
-below `state/pins`), those that a process still uses, and the newest that failed, for whoever looks
-into why.
+Kept: the current and previous generation; those of the op that holds the host; those that are
+leased, being staged or staged and not yet ordered; the newest staged; pinned ones (a file of that
+name below `state/pins`); those that a process still uses; and the newest that failed, for whoever
+looks into why.
+
+It holds the host's lock, so it waits for a staging and never runs between barrier and outcome; an
+op that is about to begin makes it give way.
+
+Source: design, section 9; ADR 0248.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,11 +23,15 @@ import click
 
 from capsule_installer.effects import Effects
 from capsule_installer.fsops import remove_tree
+from capsule_installer.hold import hold_reason
 from capsule_installer.host import Host
+from capsule_installer.in_use import folders_in_use
+from capsule_installer.leases import FAILED, drop_leases, leases_over, read_leases
 from capsule_installer.op_folder import OpFile, list_ops
 from capsule_installer.present import LISTED
 from capsule_installer.real import real_effects
-from capsule_installer.settle import require_no_open_op
+from capsule_installer.runtime import running_runtime, runtime_name
+from capsule_installer.settle import require_quiet
 from capsule_installer.supervisor import await_lock
 from capsule_manifest.canonical import JsonValue
 from capsule_manifest.digest import ObjectId
@@ -29,44 +39,68 @@ from capsule_manifest.errors import ExitCode
 from capsule_manifest.records import Marker, Receipt
 from capsule_manifest.tree import DEFAULT_TREE_LIMITS, decode_tree
 
-__all__ = ["OPS_KEPT", "Collection", "collect", "command", "plan_collection"]
+__all__ = ["OPS_KEPT", "Collection", "Roots", "collect", "command", "plan_collection"]
 
 OPS_KEPT: Final = 32
 """How many finished ops keep their folder, to answer a repeated order."""
 _REMOVED: Final = ".removed-"
+_LAUNCHER_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """What a run removes. `kept` maps each generation that stays to the reason."""
+    """What a run removes. `kept` maps each generation that stays to the reason.
+
+    `runtimes` are versions of this program that nothing needs, `leases` those that are over.
+    """
 
     kept: Mapping[str, str]
     generations: tuple[str, ...]
     listings: tuple[ObjectId, ...]
     objects: tuple[str, ...]
     ops: tuple[str, ...]
+    runtimes: tuple[str, ...]
+    leases: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """What needs generations, by name. `markers` are those of staged ones, `leased` still last."""
+
+    markers: Mapping[str, Marker]
+    current: str
+    previous: str
+    held: AbstractSet[str]
+    leased: AbstractSet[str]
+    pinned: AbstractSet[str]
+    running: AbstractSet[str]
+    failed: str
 
 
 def plan_collection(
-    *,
-    generations: Iterable[str],
-    markers: Mapping[str, Marker],
-    current: str,
-    previous: str,
-    pinned: AbstractSet[str],
-    running: AbstractSet[str],
-    failed: str,
+    generations: Iterable[str], roots: Roots, *, drop_staged: bool = False
 ) -> dict[str, str]:
-    """Return each generation that stays with the reason; all others go."""
-    newest = max(markers, key=lambda name: markers[name].release_counter, default="")
-    reasons = [
-        ({current}, "current"),
-        ({previous}, "previous"),
-        ({newest}, "newest staged"),
-        (pinned, "pinned"),
-        (running, "in use by a process"),
-        ({failed}, "newest that failed"),
+    """Return each generation that stays with the reason; all others go.
+
+    With `drop_staged` nothing stays for being staged alone.
+    """
+    markers = roots.markers
+    counters = {name: marker.release_counter for name, marker in markers.items()}
+    newest = max(counters, key=counters.__getitem__, default="")
+    reasons: list[tuple[AbstractSet[str], str]] = [
+        ({roots.current}, "current"),
+        ({roots.previous}, "previous"),
+        (roots.held, "held"),
+        (roots.pinned, "pinned"),
+        (roots.running, "in use by a process"),
+        ({roots.failed}, "newest that failed"),
     ]
+    if not drop_staged:
+        reasons[3:3] = [
+            (roots.leased & markers.keys(), "staged and not yet ordered"),
+            (roots.leased - markers.keys(), "being staged"),
+            ({newest}, "newest staged"),
+        ]
     kept: dict[str, str] = {}
     for name in generations:
         for names, reason in reasons:
@@ -76,8 +110,11 @@ def plan_collection(
     return kept
 
 
-def collect(effects: Effects, *, dry_run: bool) -> Collection:
+def collect(effects: Effects, *, dry_run: bool, drop_staged: bool = False) -> Collection:
     """Remove what is not needed, or only say what would be.
+
+    With `drop_staged` also what is staged, half or whole, and neither installed nor to be returned
+    to: an operator's word that it will not be ordered.
 
     Raises:
         Failed: `host-busy`, `op-open`, `disk-*`.
@@ -85,8 +122,8 @@ def collect(effects: Effects, *, dry_run: bool) -> Collection:
     """
     lock = await_lock(effects)
     try:
-        require_no_open_op(effects)
-        collection = _plan(effects)
+        require_quiet(effects)
+        collection = _plan(effects, drop_staged=drop_staged)
         if not dry_run:
             _remove(effects, collection)
             effects.chain.append(_receipt(effects, collection))
@@ -97,12 +134,15 @@ def collect(effects: Effects, *, dry_run: bool) -> Collection:
 
 @click.command(name="gc", epilog="Example: capsule gc --dry-run")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--drop-staged", is_flag=True, help="Also remove what is staged, not installed.")
 @click.option("--json", "as_json", is_flag=True, help="Answer in one framed record.")
 @click.pass_obj
-def command(host: Host, *, dry_run: bool, as_json: bool) -> int:
+def command(host: Host, *, dry_run: bool, drop_staged: bool, as_json: bool) -> int:
     """Remove generations and objects that nothing needs."""
     host.prepare()
-    collection = collect(real_effects(host.disk, host.layout), dry_run=dry_run)
+    effects = real_effects(host.disk, host.layout)
+    free_bytes, _ = host.disk.free(host.layout.opt)
+    collection = collect(effects, dry_run=dry_run, drop_staged=drop_staged)
     fields: dict[str, JsonValue] = {
         "dry_run": dry_run,
         "kept": dict(collection.kept),
@@ -110,6 +150,8 @@ def command(host: Host, *, dry_run: bool, as_json: bool) -> int:
         "objects": len(collection.objects),
         "listings": len(collection.listings),
         "ops": len(collection.ops),
+        "runtimes": list(collection.runtimes),
+        "freed_bytes": max(0, host.disk.free(host.layout.opt)[0] - free_bytes),
     }
     if as_json:
         host.reporter.record("collected", fields)
@@ -123,23 +165,32 @@ def command(host: Host, *, dry_run: bool, as_json: bool) -> int:
     return int(ExitCode.DONE)
 
 
-def _plan(effects: Effects) -> Collection:
+def _plan(effects: Effects, *, drop_staged: bool) -> Collection:
     layout, disk, state = effects.layout, effects.disk, effects.state
     markers = _markers(effects)
+    leases = read_leases(disk, layout)
+    receipts = [item.receipt for item in effects.chain.read_all()]
+    over = set(leases) if drop_staged else leases_over(leases, receipts)
+    lasting = {name: leases[name] for name in leases.keys() - over}
     generations = sorted(set(disk.list(layout.generations)) | set(markers))
-    kept = plan_collection(
-        generations=generations,
+    folders = {name: layout.generation(name) for name in generations}
+    roots = Roots(
         markers=markers,
         current=state.generation_of(layout.current),
         previous=state.generation_of(layout.previous),
+        held=_held(effects),
+        leased=lasting.keys(),
         pinned=_pinned(effects),
-        running=_running(effects, generations),
-        failed=_last_failed(effects),
+        running=folders_in_use(effects.processes, folders),
+        failed=_last_failed(receipts),
     )
+    kept = plan_collection(generations, roots, drop_staged=drop_staged)
     promised = [markers[name] for name in kept if name in markers]
     wanted = {root for marker in promised for root in marker.trees.values()}
     # Listings of what this host compiled: a generation without them is not as it was sealed.
     wanted |= {marker.derived[key] for marker in promised for key in LISTED & marker.derived.keys()}
+    # What a staging has brought, or found here, no marker speaks of yet.
+    wanted |= {tree for lease in lasting.values() for tree in lease.trees}
     held = {ObjectId(bytes.fromhex(name)) for name in _plain(disk.list(layout.trees))}
     needed = _objects_of(effects, wanted & held)
     return Collection(
@@ -147,7 +198,9 @@ def _plan(effects: Effects) -> Collection:
         generations=tuple(name for name in generations if name not in kept),
         listings=tuple(sorted(held - wanted)),
         objects=tuple(path for path, name in _stored(effects) if name not in needed),
-        ops=_old_ops(effects),
+        ops=_old_ops(effects, receipts),
+        runtimes=_old_runtimes(effects, wanted),
+        leases=tuple(sorted(over)),
     )
 
 
@@ -165,6 +218,9 @@ def _remove(effects: Effects, collection: Collection) -> None:
         disk.unlink(layout.listing(root))
     for path in collection.objects:
         disk.unlink(path)
+    for name in collection.runtimes:
+        remove_tree(disk, f"{layout.runtimes}/{name}")
+    drop_leases(disk, layout, collection.leases)
     for op_id in collection.ops:
         # First out of sight as a whole: half an op would look like an open one.
         disk.rename(layout.op(op_id), f"{layout.ops}/{_REMOVED}{op_id}")
@@ -194,28 +250,35 @@ def _pinned(effects: Effects) -> set[str]:
         return set()
 
 
-def _running(effects: Effects, generations: Iterable[str]) -> set[str]:
-    folders = {f"{effects.layout.generation(name)}/": name for name in generations}
-    used = set()
-    for pid in effects.processes.all_pids():
-        facts = effects.processes.facts(pid)
-        if facts is None:
-            continue
-        seen = [f"{facts.cwd}/", *facts.arguments, *facts.files]
-        used |= {
-            name
-            for folder, name in folders.items()
-            if any(folder in text for text in seen)
-        }  # fmt: skip
-    return used
+def _held(effects: Effects) -> set[str]:
+    """Return both generations of the op that holds the host."""
+    reason = hold_reason(effects.disk, effects.layout) or ""
+    found: set[str] = set()
+    for op in list_ops(effects.disk, effects.layout):
+        if reason == f"op {op.op_id}" and op.has(OpFile.SUMMARY):
+            summary = op.summary()
+            found |= {summary.source, summary.target}
+    return found
 
 
-def _last_failed(effects: Effects) -> str:
-    found = effects.chain.find_last(
-        lambda receipt: receipt.result in {"restored", "restored-absent", "restore-failed"},
-        among=100,
-    )
-    return found.receipt.target if found else ""
+def _old_runtimes(effects: Effects, wanted: AbstractSet[ObjectId]) -> tuple[str, ...]:
+    """Return the runtimes that no kept or coming release, no launcher and no process needs."""
+    disk, layout = effects.disk, effects.layout
+    names = _plain(disk.list(layout.runtimes))
+    needed = {runtime_name(tree) for tree in wanted} | {running_runtime(layout)}
+    try:
+        launcher = disk.read(layout.launcher, _LAUNCHER_BYTES_MAX).decode("utf-8", "replace")
+    except FileNotFoundError:
+        # Without a launcher nobody knows which runtime the next start takes.
+        return ()
+    folders = {name: f"{layout.runtimes}/{name}" for name in names}
+    needed |= folders_in_use(effects.processes, folders)
+    return tuple(name for name in names if name not in needed and name not in launcher)
+
+
+def _last_failed(receipts: Iterable[Receipt]) -> str:
+    failed = [receipt.target for receipt in receipts if receipt.result in FAILED]
+    return failed[-1] if failed else ""
 
 
 def _objects_of(effects: Effects, roots: Iterable[ObjectId]) -> set[str]:
@@ -238,12 +301,11 @@ def _stored(effects: Effects) -> list[tuple[str, str]]:
     ]
 
 
-def _old_ops(effects: Effects) -> tuple[str, ...]:
+def _old_ops(effects: Effects, receipts: Iterable[Receipt]) -> tuple[str, ...]:
     finished = {
         op.op_id for op in list_ops(effects.disk, effects.layout) if op.has(OpFile.RECEIPTED)
     }
-    recent = [item.receipt.op_id for item in effects.chain.read_all()]
-    ordered = [op_id for op_id in recent if op_id in finished]
+    ordered = [receipt.op_id for receipt in receipts if receipt.op_id in finished]
     kept = set(ordered[-OPS_KEPT:])
     return tuple(sorted(finished - kept))
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -20,6 +21,7 @@ __all__ = [
     "Processes",
     "RealProcesses",
     "control_group",
+    "descendants",
 ]
 
 CLEAN_ENVIRONMENT: Final[Mapping[str, str]] = {
@@ -92,8 +94,16 @@ class Processes(Protocol):
         """Return what `/proc` says of a live process; None when it is gone or a zombie."""
         ...
 
+    def open_files(self, pid: int) -> frozenset[str]:
+        """Return the paths that a process has open; empty when it is gone or can't be read."""
+        ...
+
     def all_pids(self) -> list[int]:
         """Return every pid of this host."""
+        ...
+
+    def parents(self) -> Mapping[int, int]:
+        """Return every pid of this host with its parent's."""
         ...
 
 
@@ -178,9 +188,36 @@ class RealProcesses:
             # It ended while we looked; a process that can't be read can't be proved either.
             return None
 
+    def open_files(self, pid: int) -> frozenset[str]:
+        """Read `/proc`. Source: proc(5), `/proc/pid/fd`."""
+        found = set()
+        try:
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(FileNotFoundError):  # closed while we looked
+                    found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+        except OSError:
+            return frozenset(found)
+        return frozenset(found)
+
     def all_pids(self) -> list[int]:
         """List `/proc`."""
         return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+    def parents(self) -> Mapping[int, int]:
+        """Read `/proc`. Source: proc(5), field 4 of `stat`."""
+        found = {}
+        for pid in self.all_pids():
+            with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+                found[pid] = int(file.read().rpartition(b")")[2].split()[1])
+        return found
+
+
+def descendants(parents: Mapping[int, int], pid: int) -> list[int]:
+    """Return `pid` and all processes below it."""
+    found = [pid]
+    for above in found:
+        found += [child for child, parent in parents.items() if parent == above]
+    return found
 
 
 def control_group(pid: int) -> str:

@@ -21,7 +21,7 @@ from capsule_installer.fsops import make_dirs
 from capsule_installer.installed import Installation, PlacedFile, require_coherent
 from capsule_installer.managed_files import ABSENT_FILE, FILE_BYTES_MAX, difference
 from capsule_installer.prepare import wanted_file
-from capsule_installer.settle import require_no_open_op
+from capsule_installer.settle import require_quiet
 from capsule_installer.supervisor import await_lock, load_installation
 from capsule_manifest.envelope import Envelope
 from capsule_manifest.errors import Refused
@@ -87,7 +87,7 @@ def set_aside(effects: Effects, *, generation: str = "", fence: int = 0) -> SetA
     """
     lock = await_lock(effects)
     try:
-        require_no_open_op(effects)
+        require_quiet(effects)
         if fence:
             effects.state.raise_fence(fence)
         states = look_at_files(effects, generation=generation)

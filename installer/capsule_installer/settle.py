@@ -22,6 +22,7 @@ __all__ = [
     "find_receipt",
     "require_decided_ops",
     "require_no_open_op",
+    "require_quiet",
     "settle_all",
     "settle_op",
 ]
@@ -80,6 +81,25 @@ def require_no_open_op(effects: Effects) -> None:
         Failed: `op-open`, `disk-*`.
     """
     _require(settle_all(effects))
+
+
+def require_quiet(effects: Effects) -> None:
+    """As `require_no_open_op`, but leave alone an op that was accepted and is about to begin.
+
+    For whoever has time: settling such an op would refuse what a controller has just ordered. An op
+    that was accepted and never begins is settled by the next order, staging or boot.
+
+    Raises:
+        Failed: `op-open`, `disk-*`.
+    """
+    for op in list_ops(effects.disk, effects.layout):
+        begun = op.has(OpFile.INTENT) or op.has(OpFile.OUTCOME) or op.has(OpFile.RESULT)
+        if op.has(OpFile.ORDER) and not begun:
+            raise Failed(
+                "op-open", "an op of this host was accepted and has not begun", got=op.op_id,
+                where=op.path, retryable=True,
+            )  # fmt: skip
+    require_no_open_op(effects)
 
 
 def require_decided_ops(effects: Effects) -> None:

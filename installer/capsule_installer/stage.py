@@ -18,6 +18,7 @@ from capsule_installer.fsops import keep_name, remove_tree, replace_file
 from capsule_installer.generation import LINKED_KINDS, realise
 from capsule_installer.host import Host
 from capsule_installer.incoming import Delivery
+from capsule_installer.leases import take_lease
 from capsule_installer.present import BYTECODE, RUNTIME_BYTECODE, is_as_staged
 from capsule_installer.rehearse import modules_of, rehearse
 from capsule_installer.render import (
@@ -110,6 +111,7 @@ class Stage:
             Failed: `disk-*`.
         """
         if self._is_whole:
+            self._take_lease()
             free_bytes, _ = self._disk.free(self._layout.opt)
             return {"frames": {}, "bytes": 0, "free_after": free_bytes}
         for root, listing in self._delivery.listings.items():
@@ -123,6 +125,8 @@ class Stage:
             self._plans[root] = plan_frames(self._disk, self._layout, self._store, listing, planned)
         self._drop_other_parts()
         free_after = check_space(self._host, self._delivery, self._plans)
+        # Before the first byte comes; after the last refusal, so that `gc` can make room.
+        self._take_lease()
         self._sink = FrameSink(self._disk, self._layout, self._store, self._plans)
         self._end_step("plan")
         return {
@@ -217,6 +221,9 @@ class Stage:
         self._end_step("rehearse")
         self._host.state.store_route(self._delivery.route_envelope)
         self._seal({**derived, **more})
+
+    def _take_lease(self) -> None:
+        take_lease(self._disk, self._layout, self._delivery.generation, self._trees)
 
     def _realise(self) -> None:
         for component in self._delivery.components:

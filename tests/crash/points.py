@@ -73,6 +73,11 @@ NEEDED: Final[Mapping[Half, Mapping[str, str]]] = {
 """Each fsync of both halves, and a deed that goes wrong without it."""
 
 NEEDED_ELSEWHERE: Final[Mapping[str, str]] = {
+    "kept file's data": "test_without_any_one_fsync_an_edit_could_be_lost",
+    "kept file's name": "test_without_any_one_fsync_an_edit_could_be_lost",
+    "name of what is set aside": "test_without_any_one_fsync_an_edit_could_be_lost",
+    "put-back file's data": "test_without_its_fsync_what_was_put_back_could_come_undone",
+    "put-back file's name": "test_without_its_fsync_what_was_put_back_could_come_undone",
     "spent reserve's name": ("test_space_comes_back_only_when_the_spent_reserve_is_durably_gone"),
     "switched link's name": "test_a_link_leads_to_the_old_or_the_new_target",
 }

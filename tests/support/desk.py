@@ -10,7 +10,7 @@ from capsule.__main__ import main
 from capsule.builder.keyfile import generate_key, load_signer
 from support.capsules import MiniCapsule, write_capsule
 
-__all__ = ["Desk"]
+__all__ = ["FLEET", "NODE", "Desk"]
 
 FLEET = """\
 format = 1

@@ -328,5 +328,8 @@ class NoProcesses:
     def facts(self, pid: int) -> ProcessFacts | None:
         return None
 
+    def open_files(self, pid: int) -> frozenset[str]:
+        return frozenset()
+
     def all_pids(self) -> list[int]:
         return []

@@ -22,6 +22,7 @@ from capsule_installer.effects import Effects
 from capsule_installer.fsops import make_dirs, replace_file
 from capsule_installer.identity import make_node_key
 from capsule_installer.layout import Layout, make_layout
+from capsule_installer.leases import take_lease
 from capsule_installer.op_folder import OpFolder
 from capsule_installer.real import place_rescue, real_effects
 from capsule_installer.render import unit_addition
@@ -196,6 +197,7 @@ class StagedHost:
             trees={component.name: component.tree for component in release.components},
             derived=derived,
         )
+        take_lease(self.disk, self.layout, generation, marker.trees.values())
         envelope = sign(encode_marker(marker), payload_type=MARKER_TYPE, signer=self.signer)
         replace_file(self.disk, self.layout.marker(generation), encode_record(envelope), 0o600)
         return marker

@@ -61,6 +61,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "install": Command("capsule.cli.install", "command", "Install on named nodes.", _LANES),
         "status": Command("capsule.cli.status", "command", "Show what hosts run.", _AFTER),
         "receipts": Command("capsule.cli.receipts", "command", "Show what hosts did.", _AFTER),
+        "gc": Command("capsule.cli.gc", "command", "Have hosts remove what is old.", _AFTER),
         "ledger": Command("capsule.cli.ledger", "command", "Check what was decided.", _AFTER),
         "demo": Command("capsule.cli.demo", "command", "Show it all on this machine.", _AFTER),
     }
