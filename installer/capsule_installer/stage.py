@@ -245,7 +245,7 @@ class Stage:
 
         clock = self._host.clock
         if load_staged_images(
-            self._images(), components, rendered, folder=self._folder, clock=clock
+            self._images, components, rendered, folder=self._folder, clock=clock
         ):
             self._end_step("images")
 

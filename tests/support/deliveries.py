@@ -26,6 +26,7 @@ from capsule_manifest.records import Marker
 from capsule_manifest.release import (
     Component,
     ComponentKind,
+    External,
     ManagedFile,
     Platform,
     Release,
@@ -67,6 +68,7 @@ class Part:
     units: tuple[Unit, ...] = ()
     files: tuple[ManagedFile, ...] = ()
     platforms: tuple[str, ...] = ()
+    external: tuple[External, ...] = ()
 
     @property
     def tree(self) -> Tree:
@@ -504,4 +506,5 @@ def _component(item: Part) -> Component:
         ),
         units=item.units,
         files=item.files,
+        external=item.external,
     )

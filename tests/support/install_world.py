@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from capsule_installer.disk import Disk
 from capsule_installer.effects import Effects, FolderAccounts
-from capsule_installer.engines.base import NoImages
+from capsule_installer.engines.base import Images, NoImages
 from capsule_installer.op_folder import OpFolder
 from capsule_installer.processes import CLEAN_ENVIRONMENT, Completed, ProcessFacts
 from capsule_installer.prove import Expected
@@ -87,6 +87,7 @@ class World:
         self.broken = broken
         self.builds: dict[str, Build] = {}
         self.on_sleep: Callable[[Effects], None] = lambda _: None
+        self.images: Images = NoImages()
 
     @classmethod
     def fresh(cls) -> "World":
@@ -112,6 +113,7 @@ class World:
         world = World(host, machine, self.broken)
         world.builds = self.builds
         world.on_sleep = self.on_sleep
+        world.images = self.images
         return world
 
     def effects(self) -> Effects:
@@ -133,7 +135,7 @@ class World:
             worker=NoWorker(),
             clock=clock,
             accounts=FolderAccounts(),
-            images=NoImages(),
+            images=self.images,
         )
         clock.on_sleep = lambda: self.on_sleep(effects)
         return effects

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -57,6 +57,8 @@ from capsule_manifest.release import (
 from capsule_manifest.route import ROUTE_TYPE, Endpoint, Route, RouteNode, Waiver, encode_route
 from capsule_manifest.wire import RecordReader
 from support import documents
+from support.engines import layout_files, named_by
+from support.images import ImageFile
 
 NODE = "n1"
 
@@ -105,6 +107,7 @@ class Build:
     stop_ms: int = 1_000
     probe: bool = True
     budgets: Budgets = field(default_factory=lambda: Budgets(d1_ms=20_000, d2_ms=20_000))
+    images: Mapping[str, ImageFile] = field(default_factory=dict)
 
 
 class StagedHost:
@@ -178,6 +181,10 @@ class StagedHost:
             text = UNIT.format(folder=folder, argv=argv) + addition(unit)
             self._put(f"{folder}/units/{unit}", text.encode())
             derived[f"units/{unit}"] = object_id(text.encode())
+        for name, image in build.images.items():
+            for inside, data in layout_files(image).items():
+                make_dirs(self.disk, f"{folder}/{name}/{inside}".rpartition("/")[0], 0o755)
+                self._put(f"{folder}/{name}/{inside}", data)
         for target, data in build.files.items():
             path = f"{folder}/files{target}"
             make_dirs(self.disk, path.rpartition("/")[0], 0o755)
@@ -382,12 +389,24 @@ def make_release(build: Build) -> Release:
         ),
         guarded_steps=build.guarded_steps,
     )
+    images = tuple(
+        Component(
+            name=name,
+            kind=ComponentKind.IMAGE,
+            platforms=(),
+            tree=object_id(name.encode()),
+            entries=1,
+            content_bytes=1,
+            external=named_by(name, image),
+        )
+        for name, image in sorted(build.images.items())
+    )
     return replace(
         base,
         version=f"{build.counter}.0",
         release_counter=build.counter,
-        roles={"web": Role(components=("web",))},
+        roles={"web": Role(components=(*sorted(build.images), "web"))},
         platforms={"bookworm": base.platforms["bookworm"]},
-        components=(component,),
+        components=(*images, component),
         budgets=build.budgets,
     )

@@ -1,6 +1,6 @@
 """Load a generation's images while it is staged, when services still run and time is no outage."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from capsule_installer.clock import Clock
@@ -15,7 +15,7 @@ _UNITS: Final = "units/"
 
 
 def load_staged_images(
-    images: Images,
+    images: Callable[[], Images],
     components: Iterable[Component],
     rendered: Mapping[str, bytes],
     *,
@@ -24,7 +24,7 @@ def load_staged_images(
 ) -> bool:
     """Make the engine hold what the rendered units of a realised generation run; say if any do.
 
-    `folder` is the generation's.
+    `folder` is the generation's. `images` is called only if there are any.
 
     Raises: as `Images.ensure`.
     """
@@ -34,5 +34,6 @@ def load_staged_images(
         if path.startswith(_UNITS)
     }
     wanted = wanted_images(components, units, folder)
-    images.ensure(wanted, folder.rpartition("/")[2], clock.boot_ms() + _LOAD_MS)
+    if wanted:
+        images().ensure(wanted, folder.rpartition("/")[2], clock.boot_ms() + _LOAD_MS)
     return bool(wanted)
