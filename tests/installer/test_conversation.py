@@ -72,7 +72,7 @@ def test_a_program_that_is_not_there_is_not_started():
 
 
 def test_nothing_but_the_clean_environment_reaches_it(start, monkeypatch):
-    monkeypatch.setenv("HTTP_PROXY", "http://proxy")
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.test")
     shown = start(["/bin/sh", "-c", "echo ${HTTP_PROXY-none}"])
     assert shown.hear(5_000) == b"none"
     assert os.environ["HTTP_PROXY"]

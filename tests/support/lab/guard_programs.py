@@ -67,7 +67,7 @@ def programs(outside: Outside, victim: int) -> list[Program]:
         net("name-service daemon", lambda t: _python(_say_unix(NAME_SERVICE, t)),
             f"connect {NAME_SERVICE}"),
         net("container engine socket",
-            lambda t: ["/usr/bin/curl", "-s", "--unix-socket", DOCKER, f"http://engine/{t}"],
+            lambda t: ["/usr/bin/curl", "-s", "--unix-socket", DOCKER, f"http://engine.test/{t}"],
             f"connect {DOCKER}"),
         net("raw socket", lambda t: _python(_raw(t)), "socket inet raw"),
         net("UDP socket", lambda t: _python(_udp(outside.address, t)), f"sendto {where}"),
