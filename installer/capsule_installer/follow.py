@@ -16,6 +16,7 @@ from capsule_manifest.op_reasons import restored_exit_code
 __all__ = ["follow_op", "op_exit_code", "stored_result"]
 
 _POLL_MS = 20
+_QUIET_POLL_MS = 100  # each look costs the host a little, and soaks are long
 _RECENT_RECEIPTS = 1000
 
 _EXIT_CODES = {
@@ -46,9 +47,12 @@ def follow_op(
         raise Refused("op-unknown", "this host knows no such op", got=op_id)
     until_ms = effects.clock.boot_ms() + timeout_ms
     journal, told = JournalReader(op), set[str]()
+    pause_ms = _POLL_MS
     while True:
-        for line in journal.new_lines():
+        lines = journal.new_lines()
+        for line in lines:
             yield "step", dict(line)
+        pause_ms = _POLL_MS if lines else min(2 * pause_ms, _QUIET_POLL_MS)
         proof = op.proof()
         if proof is not None and "proof" not in told:
             told.add("proof")
@@ -66,7 +70,7 @@ def follow_op(
             return
         if effects.clock.boot_ms() >= until_ms:
             raise Failed("op-not-finished", "the op has not ended yet", got=op_id, retryable=True)
-        effects.clock.sleep_ms(_POLL_MS)
+        effects.clock.sleep_ms(pause_ms)
 
 
 def stored_result(effects: Effects, op: OpFolder) -> dict[str, JsonValue] | None:

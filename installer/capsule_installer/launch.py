@@ -5,6 +5,7 @@ variable, no current folder on the path. What is imported is the standard librar
 the runtime's `site` folder.
 """
 
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -18,15 +19,19 @@ def _main() -> int:
     sys.dont_write_bytecode = True
     site = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.path.append(site)
+    # Imports make many objects and no garbage: to look for it is a seventh of a start.
+    gc.disable()
 
     match sys.argv[1:]:
         case ["--root", root, "survey"]:
             from capsule_installer.quick import answer
 
+            _collect_again()
             return answer(root)
         case ["--root", root, "receive", "--hello"]:
             from capsule_installer.greet import answer as take
 
+            _collect_again()
             return take(root)
         case ["--root", _, "guard"]:
             from capsule_installer.guard.watch import main as guard
@@ -40,7 +45,14 @@ def _main() -> int:
                 return code
     from capsule_installer.cli import main
 
+    _collect_again()
     return main()
+
+
+def _collect_again() -> None:
+    """Look for garbage from now on, among what is made from now on."""
+    gc.freeze()
+    gc.enable()
 
 
 def _leave(code: int) -> NoReturn:

@@ -9,7 +9,7 @@ must be of that image, and their first processes in the unit's own control group
 Source: design, section 9 ("Proof"); proc(5).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from capsule_installer.clock import Clock
 from capsule_installer.engines.base import Container, WantedImage
+from capsule_installer.loaded import check_fragment, check_processes, is_in_unit
 from capsule_installer.processes import Processes, ProcessFacts, control_group
 from capsule_installer.services.base import ServiceManager, UnitState
 from capsule_manifest.digest import CapsuleId
@@ -27,21 +28,25 @@ from capsule_manifest.release import Unit
 __all__ = ["Expected", "HttpProbe", "ProbeHttp", "Prover", "ServiceProver"]
 
 _POLL_MS: Final = 20
-_FIRST_LOOK_MS: Final = 50
-_SOAK_POLL_MS: Final = 100
+_FIRST_LOOK_MS: Final = 150
+_SOAK_POLL_MS: Final = 250
 _EVIDENCE_MAX: Final = 4
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a process of the new generation must show. `folder` is its final path."""
+    """What a process of the new generation must show. `folder` is its final path.
+
+    `units_folder` is where its unit files are, "" where that is not to be compared.
+    """
 
     capsule: CapsuleId
     commit: str
     generation: str
     folder: str
     images: tuple[WantedImage, ...] = ()
+    units_folder: str = ""
 
 
 class Prover(Protocol):
@@ -123,20 +128,20 @@ class ServiceProver:
         soak_until_ms = self._clock.boot_ms() + max((unit.soak_ms for unit in units), default=0)
         while self._clock.boot_ms() < soak_until_ms:
             self._clock.sleep_ms(min(_SOAK_POLL_MS, soak_until_ms - self._clock.boot_ms()))
-            # To ask about a unit is a program, ten times a second; to look at a process is not.
+            # To ask about a unit is a program, four times a second; to look at a process is not.
             for unit in units:
                 now = self._began(first[unit.name])
                 if now is None or now != began[unit.name]:
                     self._check_same((unit,), first)
             self._check_time(until_ms, "soak")
-        self._check_same(units, first)
+        last = self._check_same(units, first)
         for unit in units:
             if unit.probe is not None:
                 answer = self._probe(unit.probe.http, unit.probe.timeout_ms)
                 if answer:
                     raise _failed(unit.name, "a unit stopped answering in its soak", answer)
         return tuple(
-            self._look(unit, first[unit.name], expected) for unit in units if _has_process(unit)
+            self._look(unit, last[unit.name], expected) for unit in units if _has_process(unit)
         )
 
     def _await_ready(self, unit: Unit, until_ms: int) -> UnitState:
@@ -158,7 +163,11 @@ class ServiceProver:
         facts = self._processes.facts(state.pid) if state.pid else None
         return None if facts is None else facts.started_ticks
 
-    def _check_same(self, units: Sequence[Unit], first: dict[str, UnitState]) -> None:
+    def _check_same(
+        self, units: Sequence[Unit], first: Mapping[str, UnitState]
+    ) -> dict[str, UnitState]:
+        """Return how the units are now, which is as they were. Raises: `proof-failed`."""
+        now = {}
         for unit in units:
             then, state = first[unit.name], self._services.state(unit.name)
             same = (then.pid, then.invocation_id, then.restarts)
@@ -169,6 +178,8 @@ class ServiceProver:
                     f"{'active' if state.active else 'inactive'}, "
                     f"{state.restarts} restarts, {state.result}",
                 )
+            now[unit.name] = state
+        return now
 
     def _check_time(self, until_ms: int, what: str) -> None:
         if self._clock.boot_ms() > until_ms:
@@ -199,6 +210,9 @@ class ServiceProver:
                 "proof-failed", "the main process uses no file of the generation",
                 expected=expected.folder, got=f"folder {facts.cwd}", where=unit.name,
             )  # fmt: skip
+        others = check_processes(
+            self._processes, self._groups, unit=unit.name, pid=state.pid, folder=expected.folder
+        )
         return UnitProof(
             unit=unit.name,
             pid=state.pid,
@@ -206,7 +220,11 @@ class ServiceProver:
             invocation_id=state.invocation_id,
             restarts=state.restarts,
             commit=expected.commit,
-            evidence=evidence,
+            evidence=(
+                *evidence,
+                *check_fragment(unit.name, state, expected.units_folder),
+                f"{others} further processes, none of another generation",
+            ),
         )
 
     def _container_evidence(self, unit: Unit, images: AbstractSet[str]) -> tuple[str, ...]:
@@ -214,7 +232,7 @@ class ServiceProver:
         found = [
             container
             for container in self._containers()
-            if _is_in_unit(self._groups(container.pid), unit.name)
+            if is_in_unit(self._groups(container.pid), unit.name)
         ]
         foreign = [container.image for container in found if container.image not in images]
         if foreign or not found:
@@ -227,11 +245,6 @@ class ServiceProver:
             f"container {container.id[:12]} of {container.image}, pid {container.pid}"
             for container in found[:_EVIDENCE_MAX]
         )
-
-
-def _is_in_unit(group: str, unit: str) -> bool:
-    # systemd names a control group after its unit; an engine may put more below it.
-    return unit in group.split("/")
 
 
 def _evidence(facts: ProcessFacts, folder: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ Between an order and its proof a host starts this program three times, and eight
 so at once. What a start loads beside the work itself is time that a service's restart waits for.
 """
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
@@ -70,6 +71,10 @@ def _work(words: list[str]) -> Callable[[Host], int] | None:
         case ["supervise", op_id]:
             from capsule_installer.op_work import supervise_op
 
+            # It runs for minutes, all others for moments. What was imported is never garbage, and
+            # is not looked through while a service stands still.
+            gc.freeze()
+            gc.enable()
             return lambda host: supervise_op(host, op_id)
         case ["confirm"]:
             from capsule_installer.op_work import confirm_proof
