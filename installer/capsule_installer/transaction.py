@@ -115,6 +115,8 @@ class Transaction:
                 `op-restored` when a timer decided first. `state` then says how far it came.
         """
         limits = self._limits
+        # It takes a moment, and is waited for at its own step, past the waits for the disk.
+        self._effects.worker.begin(self._op, level=self._order.guard_level)
         steps: list[tuple[Event, int, Callable[[int], None]]] = [
             (Event.PREPARE, _PREPARE_MS, self._prepare),
             (Event.INTEND, _CONTROL_MS, self._intend),

@@ -22,8 +22,12 @@ class Worker(Protocol):
         """Return the guard levels that can be armed on this host, lowest first."""
         ...
 
+    def begin(self, op: OpFolder, *, level: str) -> None:
+        """Begin to make the guard while other work goes on; `arm` says how it went."""
+        ...
+
     def arm(self, op: OpFolder, *, level: str, policy: str, until_ms: int) -> None:
-        """Arm the guard and prove it. From now on no step may use a network.
+        """Wait until the guard is armed and proved. From now on no step may use a network.
 
         With the policy `report` a try is denied and told; with `fail` it also fails the op.
 
@@ -72,6 +76,9 @@ class StepWorker:
     def levels(self) -> tuple[str, ...]:
         """Return L0 alone."""
         return ("L0",)
+
+    def begin(self, op: OpFolder, *, level: str) -> None:
+        """Begin nothing."""
 
     def arm(self, op: OpFolder, *, level: str, policy: str, until_ms: int) -> None:
         """Arm nothing; the receipt says "not monitored"."""

@@ -288,6 +288,9 @@ class NoWorker:
     def levels(self) -> tuple[str, ...]:
         return ("L0",)
 
+    def begin(self, op: OpFolder, *, level: str) -> None:
+        pass
+
     def arm(self, op: OpFolder, *, level: str, policy: str, until_ms: int) -> None:
         assert level == "L0"
 

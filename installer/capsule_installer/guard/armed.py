@@ -46,6 +46,7 @@ class GuardedWorker:
         self._program = program
         self._levels = levels
         self._guard: Conversation | None = None
+        self._why_not = "it was not begun"
         self._has_run = False
         self._reports_only = False
         self._findings: list[Finding] = []
@@ -55,20 +56,28 @@ class GuardedWorker:
         """Return what this host can arm. Source: `Worker.levels`."""
         return self._levels
 
-    def arm(self, op: OpFolder, *, level: str, policy: str, until_ms: int) -> None:
-        """Start the guard's program and wait for its canary. Source: `Worker.arm`."""
+    def begin(self, op: OpFolder, *, level: str) -> None:
+        """Start the guard's program and tell it the level. Source: `Worker.begin`."""
         if level == "L0":
             return
-        self._reports_only = policy == "report"
         try:
             self._guard = self._conversations.start(self._program)
         except Failed as error:
-            raise _not_armed(error.got) from error
+            self._why_not = error.got
+            return
         facts = self._processes.facts(self._guard.pid)
         if facts is not None:
             op.note(OpFile.WORKER, f"{facts.pid} {facts.started_ticks}\n".encode())
         # It does nothing before this: by now rescue could end it.
         self._guard.say(json.dumps({"level": level}).encode())
+
+    def arm(self, op: OpFolder, *, level: str, policy: str, until_ms: int) -> None:
+        """Wait for the guard's canary. Source: `Worker.arm`."""
+        if level == "L0":
+            return
+        self._reports_only = policy == "report"
+        if self._guard is None:
+            raise _not_armed(self._why_not)
         said = self._hear(until_ms)
         if said is None or "armed" not in said:
             why = "no answer in time" if said is None else said.get("failed", "it ended")

@@ -97,6 +97,7 @@ def make():
 def armed(make, op, *lines, policy="fail"):
     guard = FakeGuard(ARMED, *lines)
     worker, until_ms = make(guard)
+    worker.begin(op, level="L3")
     worker.arm(op, level="L3", policy=policy, until_ms=until_ms)
     return worker, guard, until_ms
 
@@ -119,6 +120,7 @@ def finding(of=TRIED):
 def test_level_0_starts_nothing_and_runs_steps_plainly(make, op):
     plain = PlainWorker()
     worker, until_ms = make(None, plain)
+    worker.begin(op, level="L0")
     worker.arm(op, level="L0", policy="fail", until_ms=until_ms)
     run(worker, op, until_ms)
     worker.release(op)
@@ -135,6 +137,7 @@ def test_rescue_can_end_the_guard_before_it_does_anything(make, op):
 
     guard = Watching(ARMED)
     worker, until_ms = make(guard)
+    worker.begin(op, level="L3")
     worker.arm(op, level="L3", policy="fail", until_ms=until_ms)
     assert guard.heard == [{"level": "L3"}]
     assert guard_statement(op, "L3") == "L3"
@@ -152,6 +155,7 @@ def test_rescue_can_end_the_guard_before_it_does_anything(make, op):
 def test_a_guard_that_does_not_stand_is_no_guard(make, op, lines, why):
     guard = FakeGuard(*lines)
     worker, until_ms = make(guard)
+    worker.begin(op, level="L3")
     with pytest.raises(Failed, match=why) as caught:
         worker.arm(op, level="L3", policy="fail", until_ms=until_ms)
     assert caught.value.error_id == "guard-not-armed"
@@ -162,6 +166,7 @@ def test_a_guard_that_does_not_stand_is_no_guard(make, op, lines, why):
 
 def test_a_guard_that_can_not_be_started_is_none(make, op):
     worker, until_ms = make(None)
+    worker.begin(op, level="L2")
     with pytest.raises(Failed, match="guard-not-armed"):
         worker.arm(op, level="L2", policy="fail", until_ms=until_ms)
 
