@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from capsule_installer.disk import Disk
-from capsule_installer.fsops import make_dirs, replace_file
+from capsule_installer.fsops import keep_name, make_dirs, replace_file
 from capsule_installer.layout import Layout
+from capsule_installer.receipts import ReceiptChain
 from capsule_manifest.digest import ObjectId
 from capsule_manifest.errors import Refused
 from capsule_manifest.records import Receipt
@@ -31,7 +32,6 @@ FAILED: Final = frozenset({"restored", "restored-absent", "restore-failed"})
 
 _SIZE_BYTES_MAX: Final = 1024 * 1024
 _PRIVATE: Final = 0o700
-_DIGITS: Final = 8
 _COMMITTED: Final = "committed"
 _LEASE: Final = re.compile(r"([0-9]{1,8})\n((?:[0-9a-f]{64}\n)*)")
 
@@ -44,18 +44,21 @@ class Lease:
     trees: frozenset[ObjectId]
 
 
-def take_lease(disk: Disk, layout: Layout, generation: str, trees: Iterable[ObjectId]) -> None:
+def take_lease(
+    disk: Disk, layout: Layout, chain: ReceiptChain, generation: str, trees: Iterable[ObjectId]
+) -> None:
     """Keep `generation` from `gc` until it was ordered. Durable. The caller holds the lock.
 
-    Raises: `disk-*`.
+    A lease that still lasts is left as it is. Raises: `disk-*`.
     """
-    lines = [str(_next_receipt(disk, layout)), *sorted(tree.hex() for tree in trees)]
-    data = "".join(f"{line}\n" for line in lines).encode()
-    path = f"{_folder(layout)}/{generation}"
-    if _read(disk, path) == data:
+    path, wanted = f"{_folder(layout)}/{generation}", frozenset(trees)
+    if _lasts(disk, path, chain, generation, wanted):
+        # Whoever wrote it may have been stopped before its fsync.
+        keep_name(disk, path)
         return
+    lines = [str(chain.last_number() + 1), *sorted(tree.hex() for tree in wanted)]
     make_dirs(disk, _folder(layout), _PRIVATE)
-    replace_file(disk, path, data, 0o600)
+    replace_file(disk, path, "".join(f"{line}\n" for line in lines).encode(), 0o600)
 
 
 def read_leases(disk: Disk, layout: Layout) -> dict[str, Lease]:
@@ -107,9 +110,18 @@ def _parse(disk: Disk, path: str) -> Lease:
     return Lease(since=int(match[1]), trees=trees)
 
 
-def _next_receipt(disk: Disk, layout: Layout) -> int:
-    numbers = [name[:_DIGITS] for name in disk.list(layout.receipts)]
-    return max((int(text) for text in numbers if text.isdigit()), default=0) + 1
+def _lasts(
+    disk: Disk, path: str, chain: ReceiptChain, generation: str, trees: frozenset[ObjectId]
+) -> bool:
+    if _read(disk, path) is None:
+        return False
+    try:
+        lease = _parse(disk, path)
+        receipts = chain.since(lease.since)
+    except Refused:
+        # What can't be read is taken anew.
+        return False
+    return lease.trees == trees and not leases_over({generation: lease}, receipts)
 
 
 def _read(disk: Disk, path: str) -> bytes | None:

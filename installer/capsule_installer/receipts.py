@@ -136,6 +136,16 @@ class ReceiptChain:
         for name in self._names():
             yield self._disk.read(f"{self._layout.receipts}/{name}", _RECEIPT_BYTES_MAX)
 
+    def last_number(self) -> int:
+        """Return the number of the newest receipt by its name alone; 0 when there is none."""
+        names = self._names()
+        return int(names[-1].partition(".")[0]) if names else 0
+
+    def since(self, number: int) -> list[Receipt]:
+        """Return the receipts from `number` on, oldest first. Raises: as `read_all`."""
+        first = f"{number:08}.json"
+        return [self._load(name).receipt for name in self._names() if name >= first]
+
     def first(self) -> SignedReceipt | None:
         """Return the oldest receipt, that of the enrolment. Raises: as `read_all`."""
         names = self._names()

@@ -20,6 +20,7 @@ from capsule_installer.host import Host
 from capsule_installer.incoming import Delivery
 from capsule_installer.leases import take_lease
 from capsule_installer.present import BYTECODE, RUNTIME_BYTECODE, is_as_staged
+from capsule_installer.receipts import ReceiptChain
 from capsule_installer.rehearse import modules_of, rehearse
 from capsule_installer.render import (
     TEXT_BYTES_MAX,
@@ -223,7 +224,8 @@ class Stage:
         self._seal({**derived, **more})
 
     def _take_lease(self) -> None:
-        take_lease(self._disk, self._layout, self._delivery.generation, self._trees)
+        chain = ReceiptChain(self._disk, self._layout, self._signer)
+        take_lease(self._disk, self._layout, chain, self._delivery.generation, self._trees)
 
     def _realise(self) -> None:
         for component in self._delivery.components:

@@ -25,6 +25,7 @@ from capsule_installer.layout import Layout, make_layout
 from capsule_installer.leases import take_lease
 from capsule_installer.op_folder import OpFolder
 from capsule_installer.real import place_rescue, real_effects
+from capsule_installer.receipts import ReceiptChain
 from capsule_installer.render import unit_addition
 from capsule_installer.state import Enrolment, HostState
 from capsule_manifest.digest import ObjectId, object_id, sha256_text
@@ -204,7 +205,8 @@ class StagedHost:
             trees={component.name: component.tree for component in release.components},
             derived=derived,
         )
-        take_lease(self.disk, self.layout, generation, marker.trees.values())
+        chain = ReceiptChain(self.disk, self.layout, self.signer)
+        take_lease(self.disk, self.layout, chain, generation, marker.trees.values())
         envelope = sign(encode_marker(marker), payload_type=MARKER_TYPE, signer=self.signer)
         replace_file(self.disk, self.layout.marker(generation), encode_record(envelope), 0o600)
         return marker
