@@ -28,7 +28,7 @@ from capsule_manifest.release import (
     generation_name,
 )
 from capsule_manifest.route import RouteNode
-from capsule_manifest.tree import TREE_HEADER, Tree, TreeLimits, decode_tree
+from capsule_manifest.tree import Tree, TreeLimits, decode_tree
 from capsule_manifest.trust import verify_packing, verify_release
 from capsule_manifest.trust_orders import VerifiedRoute, verify_route
 from capsule_manifest.wire import Message, MessageType
@@ -52,7 +52,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A tree with its bytes and the frames that carry its content."""
+    """A tree and the frames that carry its content. `raw` is as it came, empty if it lay here."""
 
     tree: Tree
     raw: bytes
@@ -298,7 +298,7 @@ def _match_listing(raw: bytes, wanted: Mapping[ObjectId, Component], packing: Pa
             "a listing came that belongs to no component of this node",
             got=blake3_text(tree.root),
         )
-    return _listing(raw, tree, component, packing)
+    return Listing(tree=tree, raw=raw, frames=_frames(tree, component, packing))
 
 
 def _kept_listing(host: Host, component: Component, packing: Packing) -> Listing:
@@ -322,11 +322,10 @@ def _kept_listing(host: Host, component: Component, packing: Packing) -> Listing
             where=path,
             retryable=True,
         ) from refusal
-    return _listing(raw, tree, component, packing)
+    return Listing(tree=tree, raw=b"", frames=_frames(tree, component, packing))
 
 
-def _listing(raw: bytes, tree: Tree, component: Component, packing: Packing) -> Listing:
-    assert raw.startswith(TREE_HEADER)
+def _frames(tree: Tree, component: Component, packing: Packing) -> tuple[Frame, ...]:
     content = packing.contents.get(tree.root)
     frames = () if content is None else tuple(f for pack in content.packs for f in pack.frames)
     listed_bytes = sum({e.object: e.size_bytes for e in tree.entries if e.object}.values())
@@ -347,7 +346,7 @@ def _listing(raw: bytes, tree: Tree, component: Component, packing: Packing) -> 
             got=len(tree.entries),
             where=component.name,
         )
-    return Listing(tree=tree, raw=raw, frames=frames)
+    return frames
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -74,6 +74,7 @@ def receive(
     stage = Stage(host, delivery, signer=signer, services=services, python=python, images=images)
     host.reporter.record("want", stage.plan())
     try:
+        stage.keep()
         _take_frames(host, messages, stage)
         receipt = stage.finish()
     finally:

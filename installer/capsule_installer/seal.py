@@ -4,7 +4,7 @@ The marker is the only commit point of staging. Everything that it speaks of is 
 is written; what no marker speaks of is an untrusted cache.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ from capsule_manifest.envelope import Envelope, encode_record, sign
 from capsule_manifest.errors import Refused
 from capsule_manifest.keys import PublicKey, Signer
 from capsule_manifest.records import MARKER_TYPE, Marker, Receipt, Step, encode_marker
-from capsule_manifest.tree import Tree, TreeLimits, decode_tree
+from capsule_manifest.tree import Tree, TreeLimits, decode_tree, encode_tree
 
 __all__ = [
     "StageFacts",
@@ -72,8 +72,10 @@ def read_listing(host: Host, root: ObjectId) -> Tree | None:
         return None
 
 
-def seal_generation(host: Host, marker: Marker, signer: Signer) -> None:
-    """Make a realised generation durable, and then a staged one.
+def seal_generation(
+    host: Host, marker: Marker, signer: Signer, route: Envelope, listings: Iterable[Tree]
+) -> None:
+    """Make a realised generation durable, then a staged one. The marker names the `listings`.
 
     Raises: `disk-*`.
     """
@@ -82,6 +84,10 @@ def seal_generation(host: Host, marker: Marker, signer: Signer) -> None:
     # One sync for thousands of files instead of one each. Without it the marker could survive a
     # power loss that the files, or their names, did not.
     host.disk.sync_filesystem(host.layout.opt, "staged content")
+    # Small files come after it: each would wait for all that was on its way to the disk.
+    for tree in listings:
+        replace_file(host.disk, host.layout.listing(tree.root), encode_tree(tree), 0o600)
+    host.state.store_route(route)
     replace_file(host.disk, host.layout.marker(marker.generation), record, 0o600)
 
 

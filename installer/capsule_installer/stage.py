@@ -49,7 +49,7 @@ from capsule_manifest.errors import Refused
 from capsule_manifest.keys import Signer
 from capsule_manifest.records import Marker, Step
 from capsule_manifest.release import Component, ComponentKind
-from capsule_manifest.tree import Tree, encode_tree
+from capsule_manifest.tree import Tree
 
 if TYPE_CHECKING:
     from capsule_installer.engines.base import Images
@@ -99,6 +99,7 @@ class Stage:
             host, delivery, self._marker, self._store
         )
         self._plans: dict[ObjectId, FramePlan] = {}
+        self._listings: list[Tree] = []
         self._sink = FrameSink(host.disk, host.layout, self._store, {})
         self.took_ms = 0
 
@@ -112,12 +113,8 @@ class Stage:
             Failed: `disk-*`.
         """
         if self._is_whole:
-            self._take_lease()
             free_bytes, _ = self._disk.free(self._layout.opt)
             return {"frames": {}, "bytes": 0, "free_after": free_bytes}
-        for root, listing in self._delivery.listings.items():
-            # Kept at once: an interrupted transfer then does not send listings again.
-            replace_file(self._disk, self._layout.listing(root), listing.raw, 0o600)
         for component in self._delivery.components:
             if component.kind is ComponentKind.RUNTIME:
                 adopt_runtime(self._disk, self._layout, self._store, self._trees[component.tree])
@@ -126,8 +123,6 @@ class Stage:
             self._plans[root] = plan_frames(self._disk, self._layout, self._store, listing, planned)
         self._drop_other_parts()
         free_after = check_space(self._host, self._delivery, self._plans)
-        # Before the first byte comes; after the last refusal, so that `gc` can make room.
-        self._take_lease()
         self._sink = FrameSink(self._disk, self._layout, self._store, self._plans)
         self._end_step("plan")
         return {
@@ -139,6 +134,25 @@ class Stage:
             "bytes": sum(plan.stored_bytes for plan in self._plans.values()),
             "free_after": free_after,
         }
+
+    def keep(self) -> None:
+        """Keep what lies here and what comes: the listings, not to be sent again, and a lease.
+
+        To be called when the want is said, so that a disk is waited for while frames are on their
+        way, and before the first is taken. Raises: `disk-*`.
+        """
+        chain = ReceiptChain(self._disk, self._layout, self._signer)
+        take_lease(self._disk, self._layout, chain, self._delivery.generation, self._trees)
+        if self._is_whole:
+            return
+        if not self._in_use():
+            self._unmark()
+        for root, listing in self._delivery.listings.items():
+            path = self._layout.listing(root)
+            if listing.raw:
+                replace_file(self._disk, path, listing.raw, 0o600)
+            else:
+                keep_name(self._disk, path)
 
     def open(self, body: bytes) -> Ahead[OpenFrame]:
         """Begin to decode the next frame. Raises: as `FrameSink.open`."""
@@ -173,7 +187,6 @@ class Stage:
         elif self._marker is not None and not self._knows_route(self._marker):
             self._end_step("render")
             self._load_images(rendered)
-            self._host.state.store_route(self._delivery.route_envelope)
             self._seal(self._marker.derived)
         else:
             # Nothing is left to do but to rely on what an earlier run did; an engine may not have.
@@ -208,8 +221,9 @@ class Stage:
                 got=self._delivery.generation,
             )
         if not self._in_use():
-            self._unmark()
-            if not self._is_whole:
+            if self._is_whole:
+                self._unmark()
+            else:
                 remove_tree(self._disk, self._folder)
         self._realise()
         self._write_files(rendered)
@@ -220,12 +234,7 @@ class Stage:
         self._load_images(rendered)
         rehearse(rendered, self._venv_modules(), self._services, self._python)
         self._end_step("rehearse")
-        self._host.state.store_route(self._delivery.route_envelope)
         self._seal({**derived, **more})
-
-    def _take_lease(self) -> None:
-        chain = ReceiptChain(self._disk, self._layout, self._signer)
-        take_lease(self._disk, self._layout, chain, self._delivery.generation, self._trees)
 
     def _realise(self) -> None:
         for component in self._delivery.components:
@@ -297,7 +306,7 @@ class Stage:
         return self._keep_listing(bytecode_tree(self._disk, self._layout.runtimes, trees))
 
     def _keep_listing(self, tree: Tree) -> ObjectId:
-        replace_file(self._disk, self._layout.listing(tree.root), encode_tree(tree), 0o600)
+        self._listings.append(tree)
         return tree.root
 
     def _venv_modules(self) -> list[tuple[str, list[str]]]:
@@ -364,7 +373,7 @@ class Stage:
         if self._marker is not None:
             # What was installed when it was staged first does not change by staging again.
             marker = replace(marker, previous=self._marker.previous)
-        seal_generation(self._host, marker, self._signer)
+        seal_generation(self._host, marker, self._signer, delivery.route_envelope, self._listings)
         self._end_step("seal")
 
     def _facts(self) -> StageFacts:
