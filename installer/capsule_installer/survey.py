@@ -221,8 +221,13 @@ class Surveyor:
 
     def _unit(self, known: Marker, name: str, commit: str) -> UnitSurface:
         raw = self._bytes(f"{self._layout.units}/{name}")
-        same = raw is not None and object_id(raw) == known.derived[_UNITS + name]
         state = self._tried(f"unit {name}", lambda: self._services.state(name))
+        same = raw is not None and object_id(raw) == known.derived[_UNITS + name]
+        # What the service manager runs is what it has read, not what lies on the disk.
+        if state is not None and (
+            state.is_stale or state.fragment not in {"", f"{self._layout.units}/{name}"}
+        ):
+            same = False
         pid = 0 if state is None else state.pid
         facts = self._processes.facts(pid) if pid else None
         environment = {} if facts is None else facts.environment

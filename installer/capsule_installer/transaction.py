@@ -267,6 +267,7 @@ class Transaction:
             generation=new.marker.generation,
             folder=new.folder,
             images=new.images,
+            units_folder=effects.layout.units,
         )
         units = effects.prover.prove(new.specs, expected, min(until_ms, self._d1_at_ms))
         proof = Proof(

@@ -59,6 +59,12 @@ class Scene:
     def facts(self, pid):
         return self.process(self.now_ms) if callable(self.process) else self.process
 
+    def open_files(self, pid):
+        return frozenset()
+
+    def parents(self):
+        return {}
+
     def boot_ms(self):
         return self.now_ms
 
@@ -74,7 +80,10 @@ def prove(scene, unit=UNIT, until_ms=10_000):
 def test_a_unit_that_answers_and_stays_is_proved_by_what_its_process_shows():
     (proof,) = prove(Scene())
     assert (proof.pid, proof.started_ticks, proof.invocation_id) == (7, 42, "i1")
-    assert proof.evidence == (f"argument {FOLDER}/app/main.py",)
+    assert proof.evidence == (
+        f"argument {FOLDER}/app/main.py",
+        "0 further processes, none of another generation",
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,6 +210,7 @@ def test_a_unit_that_runs_an_image_is_proved_by_the_container_in_its_own_control
     other = container("sha256:" + "2" * 64, 78)
     assert prove_container(container(IMAGE, 77), other) == (
         f"container cccccccccccc of {IMAGE}, pid 77",
+        "0 further processes, none of another generation",
     )
 
 

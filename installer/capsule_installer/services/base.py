@@ -17,6 +17,9 @@ class UnitState:
 
     `pid` is 0 and `invocation_id` empty when nothing runs. `restarts` counts restarts that nobody
     asked for since the last start. `result` says how it last ended, for people.
+
+    `fragment` is the unit file that the manager has read, "" where it does not say; `is_stale` that
+    a file of the unit changed since.
     """
 
     active: bool
@@ -24,6 +27,8 @@ class UnitState:
     invocation_id: str
     restarts: int
     result: str
+    fragment: str = ""
+    is_stale: bool = False
 
 
 class ServiceManager(Protocol):

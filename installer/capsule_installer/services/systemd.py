@@ -27,7 +27,10 @@ _ASK_MS: Final = 5_000
 _VERIFY_MS: Final = 30_000
 _NO_WAIT_MS: Final = 1  # a stop had its time already
 _START_LIMIT: Final = "start-limit-hit"
-_PROPERTIES: Final = ("ActiveState", "InvocationID", "LoadState", "MainPID", "NRestarts", "Result")
+_PROPERTIES: Final = (
+    "ActiveState", "FragmentPath", "InvocationID", "LoadState", "MainPID", "NRestarts",
+    "NeedDaemonReload", "Result",
+)  # fmt: skip
 _TARGET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.@\\-]*\.[a-z]+")
 _WISHES: Final = {"WantedBy": "Wants", "RequiredBy": "Requires"}
 # Others name more than one unit file and would need links of their own.
@@ -140,6 +143,8 @@ class SystemdServices:
             invocation_id=said["InvocationID"] if active else "",
             restarts=int(said["NRestarts"]) if said["NRestarts"].isdigit() else 0,
             result=f"{said['ActiveState']}, {said['Result']}, {said['LoadState']}",
+            fragment=said["FragmentPath"],
+            is_stale=said["NeedDaemonReload"] == "yes",
         )
 
     def _ask(self, verb: str, unit: str, deadline_ms: int) -> Completed:

@@ -19,6 +19,8 @@ from capsule_manifest.errors import Failed, Refused
 OP = "0" * 31 + "7"
 SHOWN = {
     "ActiveState": "active",
+    "FragmentPath": "/usr/local/lib/systemd/system/x.service",
+    "NeedDaemonReload": "no",
     "InvocationID": "abc",
     "LoadState": "loaded",
     "MainPID": "70",
