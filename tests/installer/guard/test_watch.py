@@ -1,0 +1,216 @@
+"""The guard's own program on this machine's kernel, where that lets it: root, real namespaces."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from capsule_installer.guard.facts import host_levels
+from capsule_installer.layout import make_layout
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif("L3" not in host_levels(make_layout("/")), reason="no guard on this kernel"),
+]
+
+START = "import sys; from capsule_installer.guard import watch; sys.exit(watch.main())"
+PROGRAM = [sys.executable, "-c", START]
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+WAIT_S = 30
+
+
+class Guard:
+    """One guard, spoken with as the supervisor does."""
+
+    def __init__(self, level="L3", **options):
+        self.process = subprocess.Popen(
+            PROGRAM,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            **options,
+        )
+        self.say({"level": level})
+        self.armed = self.hear()
+
+    def say(self, message):
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def hear(self):
+        return json.loads(self.process.stdout.readline() or "{}")
+
+    def run(self, *argv):
+        """Run a step; return its exit code, its output, and what was found."""
+        self.say({"run": {"argv": list(argv), "folder": "/", "environment": ENVIRONMENT}})
+        found = []
+        while "exit" not in (said := self.hear()):
+            found.append(said["finding"])
+        return said["exit"], said["output"], found
+
+    def end(self):
+        self.process.stdin.close()
+        code = self.process.wait(WAIT_S)
+        self.process.stdout.close()
+        return code
+
+
+@pytest.fixture
+def make():
+    begun = []
+
+    def one(*arguments, **options):
+        begun.append(Guard(*arguments, **options))
+        return begun[-1]
+
+    yield one
+    for guard in begun:
+        if guard.process.poll() is None:
+            guard.end()
+
+
+@pytest.fixture
+def guard(make):
+    return make()
+
+
+def python(text):
+    return [sys.executable, "-I", "-S", "-c", text]
+
+
+@pytest.mark.parametrize("level", ["L2", "L3"])
+def test_a_guard_is_armed_once_its_canary_was_stopped(make, level):
+    guard = make(level)
+    assert guard.armed == {"armed": level}
+    assert guard.run("/bin/true") == (0, "", [])
+    assert guard.end() == 0
+
+
+def test_a_step_sees_itself_and_the_first_process_only(guard):
+    code, output, found = guard.run("/bin/sh", "-c", "cd /proc; echo [0-9]*; ls /run /dev")
+    assert (code, found) == (0, [])
+    numbers, *names = output.split("\n")
+    assert len(numbers.split()) == 2
+    assert {"null", "shm"} <= set(names)
+    assert "sda" not in names
+
+
+def test_a_step_has_three_descriptors_whatever_its_starters_had(make):
+    with socket.socket() as link:
+        guard = make(pass_fds=[link.fileno()])
+        code, output, _ = guard.run("/bin/ls", "/proc/self/fd")
+    # The fourth is the folder that is read.
+    assert (code, output.split()) == (0, ["0", "1", "2", "3"])
+
+
+def test_a_connect_is_denied_and_told_with_who_made_it(guard):
+    text = "import socket; socket.create_connection(('192.0.2.7', 80))"
+    code, output, found = guard.run(*python(text))
+    assert code == 1
+    assert "PermissionError" in output
+    [finding] = found
+    assert (finding["call"], finding["target"]) == ("connect", "192.0.2.7:80")
+    assert finding["executable"] == str(Path(sys.executable).resolve())
+    assert finding["command"][-1] == text
+
+
+def test_a_name_that_is_asked_for_is_told_and_refused_at_once(guard):
+    began = time.monotonic()
+    code, _, found = guard.run(*python("import socket; socket.getaddrinfo('a.example.org', 80)"))
+    assert code == 1
+    assert {finding["name"] for finding in found} == {"a.example.org"}
+    assert all(finding["pid"] for finding in found)
+    assert time.monotonic() - began < WAIT_S / 3
+
+
+def test_at_level_2_tries_are_counted_and_nobody_is_named(make):
+    guard = make("L2")
+    text = "import socket; socket.create_connection(('192.0.2.7', 80))"
+    code, _, found = guard.run(*python(text))
+    assert code == 1
+    assert [(item["call"], item["pid"]) for item in found] == [("counted", 0)]
+    assert guard.run("/bin/true") == (0, "", [])
+
+
+def test_ordinary_programs_are_no_violation(guard):
+    text = (
+        "import multiprocessing as m, pwd, subprocess, tempfile\n"
+        "pwd.getpwuid(0); subprocess.run(['true']); tempfile.mkdtemp()\n"
+        "left, right = m.Pipe(); left.send(1); print(right.recv())\n"
+    )
+    code, output, found = guard.run(sys.executable, "-c", text)
+    assert (code, output, found) == (0, "1\n", [])
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/cron.d/x", "/usr/x", "/proc/sys/kernel/hostname", "/sys/x", "/var/spool/x"]
+)
+def test_what_others_would_act_on_can_not_be_written(guard, path):
+    code, output, found = guard.run("/bin/sh", "-c", f"echo x > {path}")
+    assert code != 0
+    assert found == []
+    assert output
+    if not path.startswith("/proc"):
+        assert not Path(path).exists()
+
+
+def test_a_temporary_file_is_forgotten(guard):
+    code, _, _ = guard.run("/bin/sh", "-c", "echo x > /tmp/guard-test && echo x > /run/guard-test")
+    assert code == 0
+    assert not Path("/tmp/guard-test").exists()
+    assert not Path("/run/guard-test").exists()
+
+
+def test_what_a_step_leaves_running_ends_with_the_guard(guard, tmp_path):
+    step = (
+        f"(setsid sh -c 'while :; do echo x >> {tmp_path}/grows; sleep 0.05; done' &) ; sleep 0.3"
+    )
+    # pytest's folder is below /tmp, which is another one inside.
+    code, _, _ = guard.run("/bin/sh", "-c", f"mkdir -p {tmp_path}; {step}")
+    assert code == 0
+    inside = _running(str(tmp_path))
+    assert inside
+    assert guard.end() == 0
+    assert not _running(str(tmp_path))
+
+
+def test_the_guard_ends_with_whoever_made_it(guard):
+    guard.say({"run": {"argv": ["/bin/sleep", "987"], "folder": "/", "environment": ENVIRONMENT}})
+    _await(lambda: _running("sleep\x00987"))
+    guard.process.kill()
+    guard.process.wait()
+    _await(lambda: not _running("sleep\x00987"))
+    guard.process.stdin.close()
+    guard.process.stdout.close()
+
+
+def test_a_program_that_is_not_there_ends_as_in_a_shell(guard):
+    code, output, _ = guard.run("/no/such/program")
+    assert code == 127
+    assert "No such file" in output
+
+
+def test_a_program_killed_by_its_signal_says_which(guard):
+    assert guard.run("/bin/sh", "-c", "kill -9 $$")[0] == -9
+
+
+def _running(text):
+    """Return the processes of this machine whose command line holds a text."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if text in (folder / "cmdline").read_text():
+                found.append(folder.name)
+    return found
+
+
+def _await(condition):
+    until = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
