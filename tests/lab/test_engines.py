@@ -22,7 +22,10 @@ def engine_host(lab):
 class TestPodman(EngineContract):
     @pytest.fixture
     def case(self, engine_host):
-        engine = Podman(processes=LabProcesses(engine_host), program="/usr/bin/podman")
+        synced = []
+        engine = Podman(
+            processes=LabProcesses(engine_host), program="/usr/bin/podman", sync=synced.append
+        )
         numbers = iter(range(1000))
 
         def put(files):

@@ -3,8 +3,11 @@
 Nothing on these hosts reaches a registry, and what leaves them is counted.
 """
 
+import hashlib
 import json
+import random
 import signal
+import time
 import urllib.request
 from threading import Thread
 
@@ -16,7 +19,7 @@ from capsule_manifest.errors import CapsuleError
 from capsule_manifest.records import decode_proof
 from capsule_manifest.release import Budgets
 from support.engines import config_of, named_by
-from support.images import ImageFile, digest_of
+from support.images import ImageFile, digest_of, layer_of
 from support.lab.commands import wait_until
 from support.lab.controller import LabController
 from support.lab.podman import RUN, install_podman, layers_held, web_image
@@ -24,6 +27,7 @@ from support.lab.podman import RUN, install_podman, layers_held, web_image
 pytestmark = [pytest.mark.lab, pytest.mark.root, pytest.mark.network, pytest.mark.timeout(300)]
 
 PORT = 8080
+LARGE = random.Random(1).randbytes(40_000_000)
 UNIT = """\
 [Unit]
 Description=Answers from an image
@@ -63,6 +67,12 @@ class DamagedImage(ImageFile):
         digest, blobs = super().blobs()
         last = digest_of(self.layers[-1])
         return digest, blobs | {last: blobs[last].replace(b"two", b"2.0")}
+
+
+def large_image(text):
+    """Return an image whose loading takes a moment: a layer with a large file between two."""
+    base, page = web_image(text).layers
+    return ImageFile(layers=[base, layer_of(**{"www/large": LARGE}), page], compression="none")
 
 
 class Web:
@@ -119,6 +129,18 @@ class Web:
         wait_until(stopping, timeout_s=60, what="an op that stops")
         self.host.signal_unit(f"capsule-{self.open}.service", signal.SIGKILL)
 
+    def cut_power_once_it_loads(self, after_s):
+        notes = self.host.path("/var/lib/capsule/state/engines/podman")
+        wait_until(lambda: list(notes.glob("*.loading")), timeout_s=90, what="an image is loaded")
+        time.sleep(after_s)
+        self.host.cut_power()
+
+    def large_is_whole(self):
+        """Let the container itself hash the large file of its image."""
+        name = self.podman("ps", "--quiet").strip()
+        told = self.podman("exec", name, "busybox", "sha256sum", "/www/large")
+        return told.split()[0] == hashlib.sha256(LARGE).hexdigest()
+
     def container_pid(self):
         return int(self.podman("ps", "--format={{.Pid}}"))
 
@@ -155,6 +177,8 @@ def web(host, tmp_path):
     install_podman(host)
     host.write("/etc/containers/registries.conf", REGISTRIES)
     host.run("nft", "-f", "-", stdin=COUNTER.encode())
+    # What a test then loses with the power is nothing that dpkg has put there.
+    host.run("sync")
     return Web(host, tmp_path)
 
 
@@ -277,6 +301,30 @@ def test_a_rescue_without_the_program_loads_again_what_a_prune_took(web):
     assert result.result == "restored", result.receipt.receipt
     wait_until(lambda: web.answers("one"), timeout_s=30, what="one answers")
     assert web.controller.serving()[:2] == "1-"
+
+
+def test_a_staged_image_survives_a_power_cut(web):
+    mini = web.staged(1, "one", images={"site": large_image("one")})
+    web.host.cut_power()
+    web.host.boot()
+    result = web.install(mini)
+    assert result.result == "committed", result.receipt.receipt
+    assert web.large_is_whole()
+
+
+@pytest.mark.parametrize("after_s", [0.2, 0.6, 1.2, 2.0])
+def test_a_power_cut_while_an_image_is_loaded_leaves_nothing_that_is_taken_for_it(web, after_s):
+    mini = web.release(1, "one", images={"site": large_image("one")})
+    cutter = Thread(target=web.cut_power_once_it_loads, args=(after_s,))
+    cutter.start()
+    web.stage(mini)
+    cutter.join()
+    web.host.boot()
+    staged = web.stage(mini)
+    assert isinstance(staged, NodeStaged), staged
+    result = web.install(mini)
+    assert result.result == "committed", result.receipt.receipt
+    assert web.large_is_whole()
 
 
 def test_collecting_drops_images_of_generations_that_are_gone_and_no_others(web):

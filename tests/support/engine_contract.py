@@ -117,6 +117,23 @@ class EngineContract:
         case.engine.unpin(_PIN)
         assert case.engine.pins() == {}
 
+    def test_an_image_is_discarded_with_all_its_names(self, case: EngineCase) -> None:
+        image = case.loaded()
+        case.engine.pin(image, _PIN)
+        case.engine.pin(image, _OTHER)
+        case.engine.discard(image)
+        assert not case.engine.holds(image)
+        assert case.engine.pins() == {}
+        case.engine.discard(image)
+
+    def test_an_image_that_a_container_uses_is_not_discarded(self, case: EngineCase) -> None:
+        image = case.loaded()
+        with case.runs(image):
+            with pytest.raises(Failed) as failed:
+                case.engine.discard(image)
+            assert failed.value.error_id == "engine-failed"
+            assert case.engine.holds(image)
+
     def test_images_that_share_a_layer_go_one_by_one(self, case: EngineCase) -> None:
         first, second = case.loaded("one"), case.loaded("two")
         case.engine.pin(first, _PIN)

@@ -63,6 +63,7 @@ class FakeEngine:
     breaks: Mapping[str, str] = field(default_factory=dict)
     refuses: str = ""
     loads: list[str] = field(default_factory=list)
+    discarded: list[str] = field(default_factory=list)
 
     name = "fake"
 
@@ -78,6 +79,12 @@ class FakeEngine:
         except (OSError, ValueError) as error:
             raise Failed("image-load-failed", "no layout", got=error, where=layout) from error
         self.store.setdefault(self.breaks.get(layout, image), set())
+
+    def discard(self, image: str) -> None:
+        if image in {item.image for item in self.running}:
+            raise Failed("engine-failed", "a container uses it", got=image)
+        self.discarded.append(image)
+        self.store.pop(image, None)
 
     def pin(self, image: str, name: str) -> None:
         if image not in self.store:

@@ -59,8 +59,19 @@ class Engine(Protocol):
     def load(self, layout: str, timeout_ms: int) -> None:
         """Take the one image of an OCI layout, from its folder alone; again is no error.
 
+        Durable once it returns. A stop or a power loss before that may leave an image that the
+        engine holds and that is not whole.
+
         Raises:
-            Failed: `image-load-failed`, `process-*`.
+            Failed: `image-load-failed`, `engine-failed`, `process-*`, `disk-*`.
+        """
+        ...
+
+    def discard(self, image: str) -> None:
+        """Remove an image with all its names; none is no error.
+
+        Raises:
+            Failed: `engine-failed` while a container uses it, `process-*`.
         """
         ...
 
@@ -107,7 +118,7 @@ class Images(Protocol):
 
         Raises:
             Refused: `engine-missing`, `image-digest-wrong`.
-            Failed: `image-load-failed`, `engine-failed`, `process-*`.
+            Failed: `image-load-failed`, `engine-failed`, `process-*`, `disk-*`.
         """
         ...
 

@@ -25,7 +25,11 @@ def make_images(disk: Disk, layout: Layout, processes: Processes, clock: Clock) 
     program = _program(disk, _PODMAN)
     if program is None or manager_name(disk, layout) != "systemd":
         return NoImages()
-    engine = Podman(processes=processes, program=program)
+    engine = Podman(
+        processes=processes,
+        program=program,
+        sync=lambda path: disk.sync_filesystem(path, "loaded image"),
+    )
     return EngineImages(disk=disk, layout=layout, clock=clock, engine=engine)
 
 

@@ -3,6 +3,9 @@
 A pin is a name, which keeps an image from a collector that takes nameless ones. A collector that
 takes all unused images takes these too, so the engine is asked again just before the stop and just
 before the start, and what is gone is loaded from the generation's own layout.
+
+An engine may also hold what a power loss has left of a load. So there is a note for as long as one
+is under way, and what it is about is never taken for an image.
 """
 
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ from capsule_installer.disk import Disk
 from capsule_installer.engines.base import Container, Engine, WantedImage
 from capsule_installer.engines.layout import check_layout
 from capsule_installer.engines.wanted import pin_name, pinned_generation
-from capsule_installer.fsops import make_dirs
+from capsule_installer.fsops import make_dirs, replace_file
 from capsule_installer.layout import Layout
 from capsule_manifest.errors import CapsuleError, Failed, Refused
 
@@ -67,13 +70,29 @@ class EngineImages:
         return self._engine.containers()
 
     def _load(self, image: WantedImage, until_ms: int) -> bool:
-        if self._engine.holds(image.id):
+        note = f"{self._used}/{image.id.removeprefix('sha256:')}.loading"
+        is_torn = self._disk.stat(note) is not None
+        if not is_torn and self._engine.holds(image.id):
             return False
         check_layout(self._disk, image)
-        self._engine.load(image.layout, max(1, until_ms - self._clock.boot_ms()))
+        make_dirs(self._disk, self._used, 0o700)
+        replace_file(self._disk, note, b"", 0o600)
+        if is_torn:
+            # An engine keeps layers that it knows by name, also of an image that it does not hold
+            # yet. With the image it drops them, so it is made once only to be dropped.
+            self._engine.discard(image.id)
+            self._engine.load(image.layout, self._left_ms(until_ms))
+            self._engine.discard(image.id)
+        self._engine.load(image.layout, self._left_ms(until_ms))
         if not self._engine.holds(image.id):
             raise Refused(
                 "image-digest-wrong", f"{self._engine.name} made another image of a layout",
                 expected=image.id, got="an image with another id", where=image.layout,
             )  # fmt: skip
+        self._disk.unlink(note)
+        # A note that came back would have an image removed that serves by then.
+        self._disk.fsync_dir(self._used, "finished load's note")
         return True
+
+    def _left_ms(self, until_ms: int) -> int:
+        return max(1, until_ms - self._clock.boot_ms())

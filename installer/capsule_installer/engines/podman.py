@@ -8,7 +8,7 @@ Source: podman-pull(1), podman-image-exists(1), podman-tag(1), podman-rmi(1), po
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from capsule_installer.engines.base import PIN_PREFIX, Container
@@ -25,11 +25,15 @@ _RUNNING: Final = re.compile(r"([0-9a-f]{64}) (?:sha256:)?([0-9a-f]{64}) ([0-9]+
 
 
 class Podman:
-    """The podman of this host, as root. `program` is its absolute path."""
+    """The podman of this host, as root.
 
-    def __init__(self, *, processes: Processes, program: str) -> None:
+    `program` is its absolute path; `sync` makes the file system of a folder durable.
+    """
+
+    def __init__(self, *, processes: Processes, program: str, sync: Callable[[str], None]) -> None:
         self._processes = processes
         self._program = program
+        self._sync = sync
 
     @property
     def name(self) -> str:
@@ -55,6 +59,18 @@ class Podman:
         named = f"localhost{layout}:latest"
         if named in self._names():
             self._do(["untag", named, named], "podman does not drop a name", named)
+
+        # Podman says that it is done when layers are in the page cache: after a power loss it would
+        # hold an image whose files are empty, and loading it again would change nothing.
+        self._sync(self._store())
+
+    def discard(self, image: str) -> None:
+        """Remove an image. Source: `Engine.discard`."""
+        if self.holds(image):
+            what = "podman does not drop an image"
+            # By its id it is only removed when it has one name or none.
+            self._do(["untag", image], what, image)
+            self._do(["rmi", image], what, image)
 
     def pin(self, image: str, name: str) -> None:
         """Tag an image. Source: `Engine.pin`."""
@@ -83,6 +99,15 @@ class Podman:
             for match in found
             if match
         )
+
+    def _store(self) -> str:
+        form = "{{.Store.GraphRoot}}"
+        what = "podman does not say where its store is"
+        completed = self._do(["info", "--format", form], what, "info")
+        found = [line for line in completed.output.splitlines() if line.startswith("/")]
+        if len(found) != 1:
+            raise self._failed(what, completed, "info")
+        return found[0]
 
     def _names(self) -> dict[str, str]:
         form = "{{.ID}} {{.Repository}}:{{.Tag}}"

@@ -140,3 +140,28 @@ def test_a_host_without_an_engine_refuses_units_that_run_images_and_nothing_else
             look()
         assert refused.value.error_id == "engine-missing"
         assert "web.service" in str(refused.value)
+
+
+class Stopped(Exception):
+    """The host program is gone, wherever it was."""
+
+
+def test_what_a_stopped_load_has_left_is_never_taken_for_the_image(scene):
+    load = scene.engine.load
+
+    def torn(layout, timeout_ms):
+        load(layout, timeout_ms)
+        raise Stopped
+
+    scene.engine.load = torn
+    with pytest.raises(Stopped):
+        scene.ensure()
+    assert scene.engine.holds(config_of(IMAGE))
+    scene.engine.load = load
+    assert scene.ensure() == ("web",)
+    # Dropped, made again for the sake of layers that were left without an image, and dropped.
+    assert scene.engine.loads == [str(scene.layout)] * 3
+    assert scene.engine.discarded == [config_of(IMAGE)] * 2
+    # From now on it is an image like any other.
+    assert scene.ensure() == ()
+    assert len(scene.engine.loads) == 3

@@ -8,6 +8,7 @@ from capsule_installer.processes import Completed
 from capsule_manifest.errors import Failed
 
 IMAGE = "sha256:" + "1" * 64
+STORE = (0, "WARN[0000] odd\n/var/lib/containers/storage\n")
 
 
 class Scripted:
@@ -16,6 +17,7 @@ class Scripted:
     def __init__(self, answers):
         self.answers = answers
         self.asked = []
+        self.synced = []
 
     def run(self, argv, *, timeout_ms, **_):
         assert argv[0] == "/usr/bin/podman"
@@ -27,7 +29,8 @@ class Scripted:
 
 def podman(**answers):
     processes = Scripted(answers)
-    return Podman(processes=processes, program="/usr/bin/podman"), processes
+    engine = Podman(processes=processes, program="/usr/bin/podman", sync=processes.synced.append)
+    return engine, processes
 
 
 def test_an_image_is_there_or_not_or_podman_is_broken():
@@ -47,22 +50,40 @@ def test_warnings_between_rows_are_no_rows():
 
 def test_the_name_that_podman_gives_a_folder_is_taken_away_and_no_other():
     rows = f"{IMAGE} localhost/x/web:latest\n{IMAGE} capsule.local/web:7-0\n{IMAGE} <none>:<none>\n"
-    engine, processes = podman(pull=(0, ""), images=(0, rows), untag=(0, ""))
+    engine, processes = podman(pull=(0, ""), images=(0, rows), untag=(0, ""), info=STORE)
     engine.load("/x/web", 1000)
     assert processes.asked[0] == ("pull", "--quiet", "oci:/x/web")
-    assert processes.asked[-1] == ("untag", "localhost/x/web:latest", "localhost/x/web:latest")
+    assert processes.asked[2] == ("untag", "localhost/x/web:latest", "localhost/x/web:latest")
     assert engine.pins() == {"capsule.local/web:7-0": IMAGE}
 
 
 def test_no_command_names_a_registry():
     rows = f"{IMAGE} capsule.local/web:7-0\n"
     engine, processes = podman(
-        image=(0, ""), pull=(0, ""), images=(0, rows), tag=(0, ""), rmi=(0, ""), ps=(0, "")
+        image=(0, ""),
+        pull=(0, ""),
+        images=(0, rows),
+        tag=(0, ""),
+        untag=(0, ""),
+        rmi=(0, ""),
+        ps=(0, ""),
+        info=STORE,
     )
     engine.holds(IMAGE)
     engine.load("/x/web", 1000)
     engine.pin(IMAGE, "capsule.local/web:7-0")
     engine.unpin("capsule.local/web:7-0")
     engine.containers()
+    engine.discard(IMAGE)
     pulls = [words for words in processes.asked if "pull" in words]
     assert pulls == [("pull", "--quiet", "oci:/x/web")]
+
+
+def test_the_store_is_durable_before_a_load_is_said_to_be_done():
+    engine, processes = podman(pull=(0, ""), images=(0, ""), info=STORE)
+    engine.load("/x/web", 1000)
+    assert processes.synced == ["/var/lib/containers/storage"]
+    engine, processes = podman(pull=(0, ""), images=(0, ""), info=(0, "nothing of use\n"))
+    with pytest.raises(Failed) as failed:
+        engine.load("/x/web", 1000)
+    assert failed.value.error_id == "engine-failed"
