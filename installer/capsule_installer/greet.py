@@ -111,7 +111,7 @@ def hello(host: Host) -> dict[str, JsonValue]:
         "previous": state.generation_of(layout.previous),
         "open_op": state.open_op(),
         "hold": state.is_held(),
-        "guard_levels": list(host_levels(layout)),
+        "guard_levels": list(host_levels(layout, host.clock)),
         "service_manager": manager_name(disk, layout),
         "partial_bytes": _partial_bytes(host),
     }

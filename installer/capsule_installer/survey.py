@@ -117,7 +117,7 @@ class Surveyor:
             glibc=facts.glibc,
             pythons=facts.pythons,
             service_manager=self._services.name,
-            guard_levels=host_levels(layout),
+            guard_levels=host_levels(layout, self._clock),
             boot_id=self._clock.boot_id(),
             boot_ms=self._clock.boot_ms(),
             wall_ms=wall_ms(),

@@ -5,7 +5,8 @@ says what it found in words.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from capsule_installer.clock import Clock
@@ -15,7 +16,7 @@ from capsule_installer.guard.record import note_armed, note_findings
 from capsule_installer.op_folder import OpFile, OpFolder
 from capsule_installer.processes import CLEAN_ENVIRONMENT, Processes
 from capsule_installer.worker import Worker
-from capsule_manifest.errors import CapsuleError, Failed
+from capsule_manifest.errors import Failed
 
 __all__ = ["GuardedWorker"]
 
@@ -26,7 +27,8 @@ _OUTPUT_CHARACTERS: Final = 300
 class GuardedWorker:
     """Run steps under the guard that the order names; at L0 as `plain` runs them.
 
-    `program` is the argv of the guard's own program.
+    `program` is the argv of the guard's own program. `on_refusal` hears of a level that could not
+    be armed.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class GuardedWorker:
         clock: Clock,
         program: Sequence[str],
         levels: tuple[str, ...],
+        on_refusal: Callable[[str], None],
     ) -> None:
         self._plain = plain
         self._conversations = conversations
@@ -45,6 +48,7 @@ class GuardedWorker:
         self._clock = clock
         self._program = program
         self._levels = levels
+        self._on_refusal = on_refusal
         self._guard: Conversation | None = None
         self._why_not = "it was not begun"
         self._has_run = False
@@ -76,13 +80,13 @@ class GuardedWorker:
         if level == "L0":
             return
         self._reports_only = policy == "report"
-        if self._guard is None:
-            raise _not_armed(self._why_not)
-        said = self._hear(until_ms)
-        if said is None or "armed" not in said:
-            why = "no answer in time" if said is None else said.get("failed", "it ended")
+        why = self._why_not if self._guard is None else self._await_armed(until_ms)
+        if why is not None:
             self._kill()
-            raise _not_armed(why)
+            # On a full disk only the hint is missing.
+            with suppress(Failed):
+                self._on_refusal(level)
+            raise Failed("guard-not-armed", "the network guard does not hold", got=why)
         note_armed(op, level)
 
     def run(
@@ -135,6 +139,13 @@ class GuardedWorker:
         """Kill whatever is left of the guard. Source: `Worker.abandon`."""
         self._kill()
 
+    def _await_armed(self, until_ms: int) -> object:
+        """Return None when the guard stands, and why not otherwise."""
+        said = self._hear(until_ms)
+        if said is None:
+            return "no answer in time"
+        return None if "armed" in said else said.get("failed", "it ended")
+
     def _attend(self, op: OpFolder, until_ms: int, where: str) -> dict[str, Any]:
         while True:
             said = self._hear(until_ms)
@@ -180,7 +191,3 @@ class GuardedWorker:
         if self._guard is not None:
             self._guard.kill()
             self._guard = None
-
-
-def _not_armed(why: object) -> CapsuleError:
-    return Failed("guard-not-armed", "the network guard does not hold", got=why)

@@ -5,10 +5,13 @@ import re
 from contextlib import suppress
 from typing import Final
 
-from capsule_installer.guard.levels import GuardFacts, offered_levels
+from capsule_installer.clock import Clock
+from capsule_installer.disk import Disk
+from capsule_installer.fsops import replace_file
+from capsule_installer.guard.levels import GuardFacts, offered_levels, parse_refusal
 from capsule_installer.layout import Layout
 
-__all__ = ["host_levels", "read_guard_facts"]
+__all__ = ["host_levels", "note_refusal", "read_guard_facts"]
 
 _NAMESPACES: Final = "/proc/self/ns"
 _STATUS: Final = "/proc/self/status"
@@ -17,9 +20,26 @@ _CAPABILITIES: Final = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
 _RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
 
 
-def host_levels(layout: Layout) -> tuple[str, ...]:
-    """Return the guard levels that this host can arm, lowest first."""
-    return offered_levels(read_guard_facts(layout))
+def host_levels(layout: Layout, clock: Clock) -> tuple[str, ...]:
+    """Return the guard levels that this host can arm, lowest first.
+
+    What could not be armed a moment ago is left out, so that a controller whose route allows a
+    lower one orders that.
+    """
+    raw = b""
+    with suppress(OSError), open(_refusal(layout), "rb") as file:
+        raw = file.read()
+    refused = parse_refusal(raw, clock.boot_ms())
+    return offered_levels(read_guard_facts(layout), refused=refused)
+
+
+def note_refusal(disk: Disk, layout: Layout, level: str, at_ms: int) -> None:
+    """Remember for a while of this boot that a level could not be armed. Raises: `disk-*`."""
+    replace_file(disk, _refusal(layout), f"{level} {at_ms}\n".encode(), 0o600)
+
+
+def _refusal(layout: Layout) -> str:
+    return f"{layout.run}/guard-refused"
 
 
 def read_guard_facts(layout: Layout) -> GuardFacts:

@@ -10,10 +10,21 @@ Source: design, section 9 ("Network guard"); namespaces(7), seccomp(2), `docs/ex
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["KERNEL_MIN", "NAMESPACES", "GuardFacts", "missing_for", "offered_levels"]
+__all__ = [
+    "KERNEL_MIN",
+    "NAMESPACES",
+    "REFUSED_MS",
+    "GuardFacts",
+    "missing_for",
+    "offered_levels",
+    "parse_refusal",
+]
 
 KERNEL_MIN: Final = (5, 12)
 """The first kernel with mount_setattr(2): a whole tree of mounts is made read-only at once."""
+
+REFUSED_MS: Final = 600_000
+"""How long a level that could not be armed is not offered: it may have been the load."""
 
 NAMESPACES: Final = frozenset({"cgroup", "ipc", "mnt", "net", "pid", "uts"})
 
@@ -43,9 +54,18 @@ class GuardFacts:
     seccomp_actions: frozenset[str]
 
 
-def offered_levels(facts: GuardFacts) -> tuple[str, ...]:
-    """Return the levels that can be armed, lowest first."""
-    return ("L0", *(level for level in ("L2", "L3") if not missing_for(level, facts)))
+def offered_levels(facts: GuardFacts, *, refused: str | None = None) -> tuple[str, ...]:
+    """Return the levels that can be armed, lowest first, without `refused` and what is above it."""
+    able = (level for level in ("L2", "L3") if not missing_for(level, facts))
+    return ("L0", *(level for level in able if refused is None or level < refused))
+
+
+def parse_refusal(raw: bytes, now_ms: int) -> str | None:
+    """Return the level that could not be armed lately; None when it is long ago or unreadable."""
+    match raw.decode("ascii", "replace").split():
+        case [("L2" | "L3") as level, at_ms] if at_ms.isascii() and at_ms.isdigit():
+            return level if 0 <= now_ms - int(at_ms) < REFUSED_MS else None
+    return None
 
 
 def missing_for(level: str, facts: GuardFacts) -> tuple[str, ...]:

@@ -79,7 +79,12 @@ def op():
 
 
 @pytest.fixture
-def make():
+def refused():
+    return []
+
+
+@pytest.fixture
+def make(refused):
     def worker(guard, plain=None):
         clock = World.fresh().effects().clock
         return GuardedWorker(
@@ -89,6 +94,7 @@ def make():
             clock=clock,
             program=["guard"],
             levels=("L0", "L2", "L3"),
+            on_refusal=refused.append,
         ), clock.boot_ms() + 5_000
 
     return worker
@@ -152,7 +158,7 @@ def test_rescue_can_end_the_guard_before_it_does_anything(make, op):
         ([finding()], "it ended"),
     ],
 )
-def test_a_guard_that_does_not_stand_is_no_guard(make, op, lines, why):
+def test_a_guard_that_does_not_stand_is_no_guard(make, op, refused, lines, why):
     guard = FakeGuard(*lines)
     worker, until_ms = make(guard)
     worker.begin(op, level="L3")
@@ -162,13 +168,15 @@ def test_a_guard_that_does_not_stand_is_no_guard(make, op, lines, why):
     assert caught.value.exit_code is ExitCode.GUARD_NOT_ARMED
     assert guard.events == ["killed"]
     assert guard_statement(op, "L3") == "L3: not armed"
+    assert refused == ["L3"]
 
 
-def test_a_guard_that_can_not_be_started_is_none(make, op):
+def test_a_guard_that_can_not_be_started_is_none(make, op, refused):
     worker, until_ms = make(None)
     worker.begin(op, level="L2")
     with pytest.raises(Failed, match="guard-not-armed"):
         worker.arm(op, level="L2", policy="fail", until_ms=until_ms)
+    assert refused == ["L2"]
 
 
 def test_steps_run_one_by_one_with_what_they_need(make, op):

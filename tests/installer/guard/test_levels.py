@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from capsule_installer.guard.levels import NAMESPACES, GuardFacts, missing_for, offered_levels
+from capsule_installer.guard.levels import (
+    NAMESPACES,
+    REFUSED_MS,
+    GuardFacts,
+    missing_for,
+    offered_levels,
+    parse_refusal,
+)
 
 ABLE = GuardFacts(
     is_folder=False,
@@ -48,3 +55,20 @@ def test_without_user_notification_a_host_still_denies():
 
 def test_the_oldest_kernel_is_enough():
     assert offered_levels(replace(ABLE, kernel=(5, 12), machine="aarch64")) == ("L0", "L2", "L3")
+
+
+def test_a_level_that_could_not_be_armed_is_not_offered_nor_any_above():
+    assert offered_levels(ABLE, refused="L3") == ("L0", "L2")
+    assert offered_levels(ABLE, refused="L2") == ("L0",)
+
+
+def test_a_refusal_is_forgotten_after_a_while():
+    assert parse_refusal(b"L3 1000\n", 1_000) == "L3"
+    assert parse_refusal(b"L3 1000\n", 999 + REFUSED_MS) == "L3"
+    assert parse_refusal(b"L3 1000\n", 1_000 + REFUSED_MS) is None
+    assert parse_refusal(b"L3 1000\n", 999) is None
+
+
+@pytest.mark.parametrize("raw", [b"", b"L3", b"L0 1", b"L3 -1", b"L3 x", b"L3 1 2", b"\xff\xb2 1"])
+def test_what_is_no_refusal_refuses_nothing(raw):
+    assert parse_refusal(raw, 1) is None

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from capsule_installer.clock import BootClock
 from capsule_installer.guard.facts import host_levels
 from capsule_installer.layout import make_layout
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif("L3" not in host_levels(make_layout("/")), reason="no guard on this kernel"),
+    pytest.mark.skipif(
+        "L3" not in host_levels(make_layout("/"), BootClock()), reason="no guard on this kernel"
+    ),
 ]
 
 START = "import sys; from capsule_installer.guard import watch; sys.exit(watch.main())"

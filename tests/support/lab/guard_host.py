@@ -186,10 +186,11 @@ class Cases:
         finally:
             shutil.move(away, _CTYPES)
         same = _main_pid() == before
+        _, records = self.staged.run("hello")
         got = f"exit {ended.code}, {ended.receipt.guard}, stop: {'stop' in ended.steps}"
         return (
-            "exit 51, L3: not armed, stop: False, same process True",
-            f"{got}, same process {same}",
+            "exit 51, L3: not armed, stop: False, same process True, then offers ['L0', 'L2']",
+            f"{got}, same process {same}, then offers {records[0]['guard_levels']}",
         )
 
     def unwaived(self) -> tuple[str, str]:
