@@ -172,9 +172,10 @@ def encode_frame(content: bytes | memoryview, *, level: int = FRAME_LEVEL) -> tu
         threads=0,
     )
     stored = zstandard.ZstdCompressor(compression_params=parameters).compress(content)
-    if len(content) * 100 < len(stored) * _RAW_BELOW_RATIO_PERCENT:
-        return bytes(content), "raw"
-    return stored, "zstd"
+    if len(content) * 100 >= len(stored) * _RAW_BELOW_RATIO_PERCENT:
+        return stored, "zstd"
+    del stored  # not beside its copy: a frame is large
+    return bytes(content), "raw"
 
 
 def decode_frame(stored: bytes, frame: Frame) -> bytes:

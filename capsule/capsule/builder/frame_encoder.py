@@ -19,8 +19,8 @@ __all__ = ["EncodedFrame", "encode_frames"]
 _WORKERS: Final = min(4, os.cpu_count() or 1)
 """So many frames are compressed at a time."""
 
-_DONE_AHEAD: Final = 2
-"""So many more may be done or asked for: a short frame isn't kept from its worker by a long one."""
+_DONE_AHEAD: Final = 1
+"""So many more may be done or asked for, so that nobody waits while one is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
