@@ -25,6 +25,7 @@ _SINKS: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
 _ADDRESS_BYTES_MAX: Final = 128
 _MESSAGES_MAX: Final = 1024
 _MESSAGE_BYTES: Final = 64
+_HEADER_BYTES: Final = 12
 _UNSPECIFIED: Final = 0
 _UNIX: Final = 1
 _FAMILIES: Final = {
@@ -120,9 +121,9 @@ def _judge_messages(notice: Notice, call: str, at: int, count: int, caller: Call
 
 
 def _judge_message(notice: Notice, call: str, at: int, caller: Caller) -> Verdict:
-    header = caller.read(at, 12)
-    if len(header) < 12:
-        return Verdict()
+    header = caller.read(at, _HEADER_BYTES)
+    if len(header) < _HEADER_BYTES:
+        return Verdict(finding=_found(notice, call, "a message that can't be read", caller))
     pointer, length = struct.unpack("=QI", header)
     if pointer == 0:
         # Without an address it goes where connect was asked about.
@@ -130,11 +131,16 @@ def _judge_message(notice: Notice, call: str, at: int, caller: Caller) -> Verdic
     return _judge_address(notice, call, _address(caller, pointer, length), caller)
 
 
-def _address(caller: Caller, pointer: int, length: int) -> bytes:
-    return caller.read(pointer, min(length & 0xFFFF_FFFF, _ADDRESS_BYTES_MAX))
+def _address(caller: Caller, pointer: int, length: int) -> bytes | None:
+    """Return an address; None where it can't be read, which the kernel might a moment later."""
+    wanted = min(length & 0xFFFF_FFFF, _ADDRESS_BYTES_MAX)
+    raw = caller.read(pointer, wanted)
+    return raw if len(raw) == wanted else None
 
 
-def _judge_address(notice: Notice, call: str, raw: bytes, caller: Caller) -> Verdict:
+def _judge_address(notice: Notice, call: str, raw: bytes | None, caller: Caller) -> Verdict:
+    if raw is None:
+        return Verdict(finding=_found(notice, call, "an address that can't be read", caller))
     if len(raw) < 2:
         # The kernel says what is wrong with it.
         return Verdict()

@@ -11,6 +11,7 @@ Source: `docs/explanation/guard.md`.
 import json
 import os
 import selectors
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ _OUTPUT_BYTES_MAX: Final = 64 * 1024
 _DATAGRAM_BYTES_MAX: Final = 4096
 _SOCKETS_MAX: Final = 1000
 _CANARY_MS: Final = 4_000
+_TURNS_MAX: Final = 1_000
 
 
 def main() -> int:
@@ -48,7 +50,10 @@ def main() -> int:
         _tell({"failed": str(error)})
         return 1
     _tell({"armed": told["level"]})
-    watch.serve()
+    try:
+        watch.serve()
+    finally:
+        watch.end()
     return 0
 
 
@@ -62,6 +67,8 @@ class _Watch:
         self._names: list[str] = []
         self._seen: list[str] = []
         self._armed = False
+        self._orders = b""
+        self._is_alone = False
         self._child = 0
         self._base = Counters()
 
@@ -99,30 +106,24 @@ class _Watch:
         """Carry out what the supervisor says, one after the other."""
         # Bytes and not lines: a buffered line would hide from the selector.
         os.set_blocking(0, False)
-        waiting = bytearray()
-        ended: list[bool] = []
-
-        def hear() -> None:
-            data = os.read(0, MESSAGE_BYTES_MAX)
-            waiting.extend(data)
-            if not data:
-                ended.append(True)
-
-        self._watch(0, hear)
-        while not ended:
+        self._watch(0, self._hear_supervisor)
+        while not self._is_alone:
             self._turn()
-            while b"\n" in waiting:
-                line, _, rest = bytes(waiting).partition(b"\n")
-                waiting[:] = rest
+            while b"\n" in self._orders and not self._is_alone:
+                line, _, self._orders = self._orders.partition(b"\n")
                 self._run(line)
-        # The namespace ends with its first process, and everything in it.
-        os.kill(self._child, 9)
+
+    def end(self) -> None:
+        """Kill the first process inside; the kernel then kills everything in its namespace."""
+        os.kill(self._child, signal.SIGKILL)
         os.waitpid(self._child, 0)
 
     def _run(self, line: bytes) -> None:
         self._output = b""
         self._control.send(line)
         reply = self._await("exit")
+        if reply is None:
+            return
         if not self._attributed:
             self._count()
         text = self._output.decode("utf-8", "replace")
@@ -156,7 +157,8 @@ class _Watch:
                 _reach(server)
             port = tcp.getsockname()[1]
             self._control.send(json.dumps({"canary": {"port": port, "path": path}}).encode())
-            found = self._await("canary", timeout_ms=_CANARY_MS)["canary"]
+            reply = self._await("canary", timeout_ms=_CANARY_MS)
+            found = {} if reply is None else reply["canary"]
             is_reached = any(_has_visitor(server) for server in (tcp, unix))
         wrong = problems(
             found,
@@ -170,13 +172,18 @@ class _Watch:
         self._base = read_counters(self._child)
         self._armed = True
 
-    def _await(self, name: str, timeout_ms: int | None = None) -> dict[str, Any]:
+    def _await(self, name: str, timeout_ms: int | None = None) -> dict[str, Any] | None:
+        """Return the answer from inside; None when nobody wants it any more."""
         while not self._replies:
+            if self._is_alone:
+                return None
             if not self._turn(timeout_ms):
                 raise OSError("the guard does not answer")
-        # Whoever asked and ended has left the question in the sink's queue.
-        while self._turn(0):
-            pass
+        # Whoever asked and ended has left the question in the sink's queue. Bounded: others of the
+        # step may go on asking for ever.
+        for _ in range(_TURNS_MAX):
+            if not self._turn(0):
+                break
         reply = self._replies.pop(0)
         if name not in reply:
             raise OSError(f"the guard answered {reply}")
@@ -190,6 +197,13 @@ class _Watch:
 
     def _watch(self, descriptor: int, hear: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, hear)
+
+    def _hear_supervisor(self) -> None:
+        data = os.read(0, MESSAGE_BYTES_MAX)
+        self._orders += data
+        if not data:
+            self._is_alone = True
+            self._selector.unregister(0)
 
     def _hear_reply(self) -> None:
         message = self._control.recv(MESSAGE_BYTES_MAX)
@@ -208,7 +222,7 @@ class _Watch:
         if answered is None:
             return
         call, notice, caller, verdict = answered
-        if not self._armed:
+        if not self._armed and verdict.finding is not None:
             self._seen.append(call)
         if verdict.asks:
             self._asker = Finding(

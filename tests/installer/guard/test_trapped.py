@@ -91,6 +91,12 @@ def test_a_socket_that_somebody_outside_serves_is_a_violation():
     assert finding.target == "/run/systemd/private"
 
 
+def test_an_address_that_can_not_be_read_is_told_too():
+    # Another thread may map it again before the kernel looks.
+    verdict = judge(notice("connect", 3, 1, 16), X86_64, caller(b""))
+    assert verdict.finding.target == "an address that can't be read"
+
+
 def test_a_datagram_to_an_address_is_one():
     address = inet("192.0.2.1", 9)
     found = judge(notice("sendto", 3, 0, 0, 0, AT, len(address)), X86_64, caller(address)).finding

@@ -192,6 +192,26 @@ def test_the_guard_ends_with_whoever_made_it(guard):
     guard.process.stdout.close()
 
 
+def test_a_supervisor_that_is_gone_ends_the_guard_in_the_middle_of_a_step(guard):
+    guard.say({"run": {"argv": ["/bin/sleep", "986"], "folder": "/", "environment": ENVIRONMENT}})
+    _await(lambda: _running("sleep\x00986"))
+    assert guard.end() == 0
+    assert not _running("sleep\x00986")
+
+
+def test_a_flood_of_tries_holds_nobody_up(guard):
+    text = (
+        "import os, socket\n"
+        "if os.fork() == 0:\n"
+        "    while True: socket.socket().connect_ex(('192.0.2.7', 80))\n"
+        "import time; time.sleep(0.3)\n"
+    )
+    code, _, found = guard.run(*python(text))
+    assert code == 0
+    assert found
+    assert guard.end() == 0
+
+
 def test_a_program_that_is_not_there_ends_as_in_a_shell(guard):
     code, output, _ = guard.run("/no/such/program")
     assert code == 127
