@@ -130,6 +130,20 @@ def test_a_restored_host_ends_with_exit_60_and_its_receipt_is_kept(bench):
     assert copies[-1].receipt.kind == "install"
 
 
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("switched: network-violation: a step tried", ExitCode.NETWORK_VIOLATION),
+        ("armed: guard-not-armed: the guard does not hold", ExitCode.GUARD_NOT_ARMED),
+        ("switched: guarded-step-failed: a step said network-violation", ExitCode.RESTORED),
+    ],
+)
+def test_a_host_that_the_guard_sent_back_ends_with_the_code_of_that(bench, reason, code):
+    bench.behave(result="restored", reason=reason)
+    result = bench.installer().run("n1")
+    assert (result.result, result.exit_code) == ("restored", code)
+
+
 def test_a_host_that_could_not_restore_ends_with_exit_61(bench):
     bench.behave(result="restore-failed")
     assert bench.installer().run("n1").exit_code == ExitCode.RESTORE_FAILED

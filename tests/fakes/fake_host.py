@@ -7,6 +7,7 @@ it behaves by writing `ROOT/behave.json`:
     {"die": {"receive": 5}}      that verb ends without a word after so many messages, once
     {"refuse": {"install": id}}  that verb answers this error
     {"result": "restored"}       what an installation comes to
+    {"reason": "TEXT"}           why, in every receipt
     {"lie": "proof"}             a proof of another generation; "receipt": one of another op;
                                  "past": another first receipt; "key": another node key
     {"noise": true}              what a shell's start-up files print comes first
@@ -355,7 +356,7 @@ class Host:
             source=source,
             target=target,
             result=result,
-            reason="",
+            reason=self.behaviour.get("reason", ""),
             guard=guard,
         )
         signed = sign(encode_receipt(made), payload_type=RECEIPT_TYPE, signer=self.signer)
