@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["DEVICES", "RESOLVER", "Mount", "Verb", "make_mounts"]
+__all__ = ["DEVICES", "RESOLVER", "Mount", "Verb", "is_hidden", "make_mounts"]
 
 DEVICES: Final = ("full", "null", "random", "urandom", "zero")
 RESOLVER: Final = "/run/capsule-guard/resolv.conf"
@@ -89,7 +89,6 @@ def make_mounts(
     `resolver` is where /etc/resolv.conf really lies, None when there is none; `sockets` are paths
     of sockets that somebody outside listens on.
     """
-    hidden = tuple(f"{path}/" for path in (*_EMPTY, *_GONE, "/dev", "/proc"))
     plan = []
     for path in (path for path in _READ_ONLY if has(path)):
         plan += [
@@ -110,7 +109,7 @@ def make_mounts(
     plan += [
         Mount(verb=Verb.BIND, path=path, source="/dev/null")
         for path in sorted(set(sockets))
-        if not path.startswith(hidden)
+        if not is_hidden(path)
     ]
     plan.append(Mount(verb=Verb.PROC, path="/proc"))
     for path in (path for path in _PROC_READ_ONLY if has(path)):
@@ -119,6 +118,12 @@ def make_mounts(
             Mount(verb=Verb.READ_ONLY, path=path),
         ]
     return tuple(plan)
+
+
+def is_hidden(path: str) -> bool:
+    """Say whether a real path lies in a folder that is another one inside."""
+    folders = (*_EMPTY, *_GONE, "/dev", "/proc")
+    return path.startswith(tuple(f"{folder}/" for folder in folders))
 
 
 def _resolver(real: str | None) -> list[Mount]:

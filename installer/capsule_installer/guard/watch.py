@@ -24,7 +24,7 @@ from capsule_installer.guard.counters import Counters, read_counters
 from capsule_installer.guard.finding import Finding, encode_finding
 from capsule_installer.guard.inside import MESSAGE_BYTES_MAX, Inside
 from capsule_installer.guard.kernel import RealKernel
-from capsule_installer.guard.mounts import make_mounts
+from capsule_installer.guard.mounts import is_hidden, make_mounts
 from capsule_installer.guard.notify import Listener
 from capsule_installer.guard.questions import asked_name, refusal
 from capsule_installer.guard.syscalls import ARCHES
@@ -272,14 +272,15 @@ def _plan() -> tuple[Any, ...]:
 
 
 def _sockets() -> list[str]:
-    """Return the paths of sockets that somebody on this host listens on or receives at."""
+    """Return where somebody on this host listens or receives, as far as it would be seen inside."""
     with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
         lines = file.read().splitlines()[1:]
     paths = {line.split(maxsplit=7)[7] for line in lines if " /" in line}
-    there = sorted(path for path in paths if os.path.exists(path) and not os.path.isdir(path))
+    seen = {real for real in map(os.path.realpath, paths) if not is_hidden(real)}
+    there = [path for path in seen if os.path.exists(path) and not os.path.isdir(path)]
     if len(there) > _SOCKETS_MAX:
         raise OSError(f"{len(there)} sockets are more than {_SOCKETS_MAX}")
-    return [os.path.realpath(path) for path in there]
+    return there
 
 
 @contextmanager

@@ -162,6 +162,25 @@ def test_what_others_would_act_on_can_not_be_written(guard, path):
         assert not Path(path).exists()
 
 
+def test_a_socket_that_somebody_listens_on_is_covered_wherever_it_lies(make):
+    path = Path("/var/lib/capsule-guard-test.sock")
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        try:
+            for level in ("L2", "L3"):
+                text = f"import socket; socket.socket(socket.AF_UNIX).connect({str(path)!r})"
+                code, _, found = make(level).run(*python(text))
+                assert code == 1
+                assert [item["target"] for item in found] == [str(path)] * (level == "L3")
+            server.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                server.accept()
+        finally:
+            path.unlink()
+
+
 def test_a_temporary_file_is_forgotten(guard):
     code, _, _ = guard.run("/bin/sh", "-c", "echo x > /tmp/guard-test && echo x > /run/guard-test")
     assert code == 0
