@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from capsule_installer.effects import Effects
+from capsule_installer.engines.ops import keep_images
 from capsule_installer.hold import place_hold, remove_hold
 from capsule_installer.installed import Installation, encode_installed_marker
 from capsule_installer.journal import Journal
@@ -176,11 +177,8 @@ class Transaction:
             images=self._old.images if self._old else (),
         )
         lay_beside(effects, self._op.op_id, targets, plans.clean)
-        # An engine may have dropped what was staged. Also for the way back: it could lose what runs
-        # now as soon as that is stopped, and a restore starts it by its id.
-        for installation in (self._old, self._new):
-            if installation is not None and installation.images:
-                effects.images.ensure(installation.images, installation.marker.generation, until_ms)
+        # An engine may have dropped what was staged.
+        keep_images(effects, self._old, self._new, until_ms)
 
     def _intend(self, until_ms: int) -> None:
         del until_ms

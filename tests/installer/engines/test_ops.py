@@ -94,6 +94,19 @@ def test_an_image_that_is_not_taken_again_refuses_the_op_and_stops_nothing(world
     )  # fmt: skip
 
 
+def test_the_way_back_is_needed_while_the_old_release_runs_and_only_then(world):
+    first, _ = install(world, 1, ONE, FIRST)
+    second = world.stage(Build(counter=2))
+    world.engine.store.clear()
+    world.engine.refuses = "read-only file system"
+    assert carry_out(world, second, SECOND) is Result.REFUSED
+    assert set(world.machine.running.values()) == {first.generation}
+    # It is down, and nothing can bring it back: the new release may.
+    world.machine.running.clear()
+    assert carry_out(world, second, THIRD) is Result.COMMITTED
+    assert set(world.machine.running.values()) == {second.generation}
+
+
 def test_an_image_that_is_gone_between_stop_and_start_and_is_not_taken_again_restores(world):
     first, _ = install(world, 1, ONE, FIRST)
     second = world.stage(build(2, TWO))
