@@ -9,6 +9,7 @@ Source: design, section 9; ADR 0081.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from capsule_installer.disk import Disk, FileKind
 from capsule_installer.effects import Effects
@@ -19,15 +20,18 @@ from capsule_installer.switch_plan import (
     Change,
     Group,
     NameOperation,
+    aside_name,
     folders_of,
     new_name,
     old_name,
 )
 from capsule_manifest.digest import ObjectId, object_id
-from capsule_manifest.errors import Refused
+from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.orders import ABSENT, Order
 
-__all__ = ["Target", "find_targets", "lay_beside", "wanted_file"]
+__all__ = ["Target", "find_targets", "lay_beside", "require_as_prepared", "wanted_file"]
+
+_QUICK_BYTES_MAX: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,56 @@ def wanted_file(effects: Effects, file: PlacedFile) -> WantedFile:
         mode=file.mode,
         owner=effects.accounts.ids(file.owner, file.group),
     )
+
+
+def require_as_prepared(
+    disk: Disk, targets: Sequence[Target], old: Installation | None, op_id: str
+) -> None:
+    """Refuse to switch over a managed file that somebody changed since it was looked at.
+
+    What he put there first gets the name under which `set_aside` finds it, so that not even the
+    restore that follows overwrites it. A file that was written into in place is looked into only
+    where that is quick: services are stopped meanwhile.
+
+    Raises:
+        Failed: `managed-file-changing`.
+    """
+    digests = {} if old is None else {file.target: file.digest for file in old.files}
+    for target in targets:
+        path, kept = target.change.path, old_name(target.change.path, op_id)
+        if target.change.group is not Group.FILE:
+            continue
+        if _is_as_kept(disk, path, kept) and _has_still(disk, path, digests.get(path)):
+            continue
+        aside = aside_name(path)
+        if disk.stat(aside) is None:
+            disk.rename(path, aside)
+        raise Failed(
+            "managed-file-changing", "a managed file was changed while an op began",
+            got=f"kept as {aside}", where=path,
+        )  # fmt: skip
+
+
+def _is_as_kept(disk: Disk, path: str, kept: str) -> bool:
+    found, before = disk.stat(path), disk.stat(kept)
+    if found is None or before is None:
+        # Removed since: nothing that could be lost. Or put where nothing was.
+        return found is None
+    if found.kind is not FileKind.FILE:
+        return False
+    if found.inode == before.inode:
+        return True
+    # Kept as a copy, where a file can't have a second name.
+    return found.size_bytes == before.size_bytes and disk.read(path, FILE_BYTES_MAX) == disk.read(
+        kept, FILE_BYTES_MAX
+    )
+
+
+def _has_still(disk: Disk, path: str, digest: ObjectId | None) -> bool:
+    found = disk.stat(path)
+    if digest is None or found is None or found.size_bytes > _QUICK_BYTES_MAX:
+        return True
+    return object_id(disk.read(path, FILE_BYTES_MAX)) == digest
 
 
 def _units(effects: Effects, old: Installation | None, new: Installation) -> list[Target]:

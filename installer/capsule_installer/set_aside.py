@@ -13,7 +13,6 @@ Source: design, section 9; ADR 0247.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from capsule_installer.disk import Disk, FileKind
 from capsule_installer.effects import Effects
@@ -23,15 +22,13 @@ from capsule_installer.managed_files import ABSENT_FILE, FILE_BYTES_MAX, differe
 from capsule_installer.prepare import wanted_file
 from capsule_installer.settle import require_quiet
 from capsule_installer.supervisor import await_lock, load_installation
+from capsule_installer.switch_plan import aside_name
 from capsule_manifest.envelope import Envelope
 from capsule_manifest.errors import Refused
 from capsule_manifest.orders import ABSENT
 from capsule_manifest.records import Receipt
 
 __all__ = ["FileState", "SetAside", "look_at_files", "set_aside"]
-
-_BESIDE: Final = ".capsule-aside"
-_NEW: Final = ".capsule-put-back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +135,7 @@ class _Work:
 
     def finish_earlier(self, target: str) -> None:
         """Keep what a run left beside its place that was stopped."""
-        if self._disk.stat(_beside(target, _BESIDE)) is not None:
+        if self._disk.stat(aside_name(target)) is not None:
             self._keep(target)
 
     def do(self, state: FileState) -> None:
@@ -150,17 +147,17 @@ class _Work:
         if not state.is_new:
             self._lay_new(state.file)
         if found is not None:
-            _second_name(disk, target, _beside(target, _BESIDE))
+            _second_name(disk, target, aside_name(target))
             # Before the target's own name goes to other bytes.
             disk.fsync_dir(_folder(target), "name of what is set aside")
             again = disk.stat(target)
             if again is not None and again.inode != found.inode:
-                disk.unlink(_beside(target, _BESIDE))
+                disk.unlink(aside_name(target))
                 raise _blocked("a managed file is being changed at this moment", target)
         if state.is_new and disk.stat(target) is not None:
             disk.unlink(target)
         elif not state.is_new:
-            disk.rename(_beside(target, _NEW), target)
+            disk.rename(_new_name(target), target)
             self.put_back.append(target)
         disk.fsync_dir(_folder(target), "put-back file's name")
         if found is not None:
@@ -196,7 +193,7 @@ class _Work:
         )
 
     def _lay_new(self, file: PlacedFile) -> None:
-        disk, path = self._disk, _beside(file.target, _NEW)
+        disk, path = self._disk, _new_name(file.target)
         make_dirs(disk, _folder(file.target), 0o755)
         if disk.stat(path) is not None:
             disk.unlink(path)
@@ -210,7 +207,7 @@ class _Work:
             disk.chmod(path, file.mode)
 
     def _keep(self, target: str) -> None:
-        disk, beside = self._disk, _beside(target, _BESIDE)
+        disk, beside = self._disk, aside_name(target)
         kept = self._free_name(target)
         make_dirs(disk, _folder(kept), 0o700)
         found = disk.stat(beside)
@@ -252,9 +249,9 @@ def _second_name(disk: Disk, path: str, name: str) -> None:
         disk.rename(path, name)
 
 
-def _beside(target: str, suffix: str) -> str:
+def _new_name(target: str) -> str:
     folder, _, name = target.rpartition("/")
-    return f"{folder}/.{name}{suffix}"
+    return f"{folder}/.{name}.capsule-put-back"
 
 
 def _folder(path: str) -> str:

@@ -28,6 +28,7 @@ __all__ = [
     "Plans",
     "Rename",
     "Unlink",
+    "aside_name",
     "encode_plan",
     "folders_of",
     "make_plans",
@@ -99,6 +100,12 @@ def new_name(path: str, op_id: str) -> str:
 def old_name(path: str, op_id: str) -> str:
     """Return the name under which the present content of `path` is kept in the same folder."""
     return _beside(path, op_id, "old")
+
+
+def aside_name(path: str) -> str:
+    """Return the name beside `path` of what somebody put there and nobody may overwrite."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.capsule-aside"
 
 
 def make_plans(changes: Iterable[Change], op_id: str) -> Plans:

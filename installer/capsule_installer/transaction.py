@@ -21,7 +21,7 @@ from capsule_installer.machine import Event, State, advance
 from capsule_installer.names import apply_names, sync_names
 from capsule_installer.op_folder import OpFile, OpFolder, Summary, UnitLimits
 from capsule_installer.outcome import commit
-from capsule_installer.prepare import find_targets, lay_beside
+from capsule_installer.prepare import Target, find_targets, lay_beside, require_as_prepared
 from capsule_installer.prove import Expected
 from capsule_installer.switch_plan import make_plans
 from capsule_installer.timers import TimerKind
@@ -106,6 +106,7 @@ class Transaction:
         self._limits = limits_of(order, old, new)
         self._d1_at_ms = 0
         self._d2_at_ms = 0
+        self._targets: list[Target] = []
         self.state = State.ACCEPTED
 
     def run(self) -> None:
@@ -177,6 +178,7 @@ class Transaction:
             images=self._old.images if self._old else (),
         )
         lay_beside(effects, self._op.op_id, targets, plans.clean)
+        self._targets = targets
         # An engine may have dropped what was staged.
         keep_images(effects, self._old, self._new, until_ms)
 
@@ -225,6 +227,7 @@ class Transaction:
 
     def _switch(self, until_ms: int) -> None:
         del until_ms
+        require_as_prepared(self._effects.disk, self._targets, self._old, self._op.op_id)
         plan = self._op.plan(OpFile.PLAN_SWITCH)
         apply_names(self._effects.disk, plan)
         sync_names(self._effects.disk, plan, "switched names")

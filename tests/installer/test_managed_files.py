@@ -16,6 +16,7 @@ from capsule_installer.disk import FileKind, RealDisk
 from capsule_installer.effects import Effects
 from capsule_installer.managed_files import WantedFile, difference
 from capsule_installer.op_folder import Result
+from capsule_installer.services.base import ServiceManager
 from capsule_installer.set_aside import look_at_files, set_aside
 from capsule_installer.supervisor import supervise
 from capsule_manifest.digest import object_id
@@ -297,6 +298,58 @@ def test_the_program_shows_and_sets_aside_and_the_survey_tells_what_stands_in_th
     host.run("files", "--set-aside", "--json", "--generation", site.second.generation)
     survey = host.run("survey")[1][0]["survey"]
     assert (survey["files"], survey["obstacles"]) == ([], [])
+
+
+class Meddling:
+    """Services between whose stop and the switch somebody changes a file."""
+
+    def __init__(self, services: ServiceManager, meddle: Callable[[], None]) -> None:
+        self._services = services
+        self._meddle = meddle
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._services, name)
+
+    def stop(self, unit: str, deadline_ms: int) -> None:
+        self._services.stop(unit, deadline_ms)
+        self._meddle()
+        self._meddle = lambda: None
+
+
+@pytest.mark.parametrize(
+    ("target", "way"),
+    [
+        (KEPT, "in place"), (GONE, "in place"),
+        (KEPT, "by another file"), (GONE, "by another file"), (NEW, "by another file"),
+    ],
+)  # fmt: skip
+def test_what_is_written_while_an_op_begins_is_kept_and_the_op_undone(site, target, way):
+    path = site.path(target)
+
+    def meddle() -> None:
+        if way == "in place":
+            path.write_bytes(b"late\n")
+        else:
+            path.with_name("x").write_bytes(b"late\n")
+            path.with_name("x").rename(path)
+
+    effects = site.effects()
+    order = site.world.host.order(
+        site.second, op_id="2" * 32, boot_id=effects.clock.boot_id(),
+        boot_ms=effects.clock.boot_ms(), confirm="local",
+    )  # fmt: skip
+    accept_order(effects, order)
+    supervise(replace(effects, services=Meddling(effects.services, meddle)), "2" * 32)
+    op = site.world.host.op("2" * 32)
+    assert op.result() is Result.RESTORED
+    assert "managed-file-changing" in op.reason()
+    assert b"late\n" in [
+        found.read_bytes() for found in site.path("/etc/hello").iterdir() if found.is_file()
+    ]
+    generation = site.second.generation if target == NEW else ""
+    kept = set_aside(site.effects(), generation=generation).kept
+    assert b"late\n" in [Path(place).read_bytes() for place in kept.values()]
+    assert site.install("3" * 32)[0] is Result.COMMITTED
 
 
 def small_world() -> World:

@@ -3,14 +3,20 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import capsule_installer
 from capsule_installer import launch
+from capsule_installer.accounts import FolderAccounts
+from capsule_installer.clock import BootClock
+from capsule_installer.facts import RealMachine
 from capsule_installer.installed import installed_marker_path
-from capsule_installer.survey import RETIRED_SETTINGS
+from capsule_installer.processes import RealProcesses
+from capsule_installer.services.base import UnitState
+from capsule_installer.survey import RETIRED_SETTINGS, Surveyor
 from capsule_manifest.canonical import encode
 from capsule_manifest.survey import Survey, decode_survey
 from capsule_manifest.wire import RecordReader
@@ -230,3 +236,42 @@ def test_a_setting_of_a_retired_mechanism_is_reported_as_ignored(host, setting):
     assert host.install(host.stage(Build(counter=1, argv=argv)), op_id=OP)[0] == 0
     (said,) = look(host).ignored
     assert (said.unit, said.setting) == ("hello.service", setting)
+
+
+@dataclass(frozen=True)
+class Manager:
+    """A service manager that has read one file for every unit."""
+
+    fragment: str
+    is_stale: bool = False
+    name: str = "systemd"
+
+    def state(self, unit):
+        del unit
+        return UnitState(
+            active=True, pid=0, invocation_id="i", restarts=0, result="", fragment=self.fragment,
+            is_stale=self.is_stale,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("where", "is_stale", "told"),
+    [("units", False, "same"), ("units", True, "differs"), ("etc", False, "differs")],
+)
+def test_a_unit_file_that_the_manager_has_not_read_as_it_is_differs(staged, where, is_stale, told):
+    host, marker = staged
+    source = f"{host.layout.generation(marker.generation)}/units/hello.service"
+    path = f"{host.layout.units}/hello.service"
+    with host.disk.create(path, 0o644) as writer:
+        writer.write(host.disk.read(source, 2**20))
+    read = path if where == "units" else "/etc/systemd/system/hello.service"
+    survey = Surveyor(
+        disk=host.disk,
+        layout=host.layout,
+        clock=BootClock(),
+        machine=RealMachine(),
+        services=Manager(fragment=read, is_stale=is_stale),
+        processes=RealProcesses(),
+        accounts=FolderAccounts(),
+    ).look()
+    assert survey.units["hello.service"].fragment == told

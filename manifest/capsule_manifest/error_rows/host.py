@@ -100,6 +100,10 @@ ROWS: Final[dict[str, tuple[ExitCode, str]]] = {
         ExitCode.PREFLIGHT_REFUSED,
         "look at both with `capsule status`; repair the node from its signed receipts",
     ),
+    "managed-file-changing": (
+        ExitCode.RESTORED,
+        "find out who changes the file; `capsule node files --set-aside` keeps what he wrote",
+    ),
     "managed-file-edited": (
         ExitCode.PREFLIGHT_REFUSED,
         "move the edit into the release, or keep it aside: `capsule node files --set-aside`",
