@@ -29,6 +29,7 @@ PORT = 8080
 _SITE = "usr/local/lib/python3.11/dist-packages"
 _OURS = ("installer/capsule_installer", "manifest/capsule_manifest", "tests/support")
 _NEEDED = ("blake3", "cffi", "click", "cryptography", "zstandard")
+_SERVE = f"exec {sys.executable} -I -S {{folder}}/app/serve.py {{port}} {{counter}}"
 _BUILDS = {
     "good": {},
     # Runs for a moment, then ends, again and again: the restart counter gives it away.
@@ -40,6 +41,20 @@ _BUILDS = {
         "probe": False,
     },
     "slow-soak": {"soak_ms": 5_000},
+    # Its unit changes on the disk after systemd has read it.
+    "stale-unit": {
+        "argv": f"/bin/sh -c 'echo >> /usr/local/lib/systemd/system/hello.service; {_SERVE}'"
+    },
+    # Has systemd read another file under the unit's name.
+    "other-fragment": {
+        "argv": "/bin/sh -c 'cp /usr/local/lib/systemd/system/hello.service /etc/systemd/system/;"
+        f" systemctl daemon-reload; {_SERVE}'"
+    },
+    # Leaves its parent and session, and reads a file of the release before.
+    "old-daemon": {
+        "argv": "/bin/sh -c 'setsid tail -f /opt/capsule/generations/1-*/app/serve.py"
+        f" >/dev/null 2>&1 & {_SERVE}'"
+    },
     # Ignores the signal that asks it to stop, and so does its child.
     "stubborn": {
         "argv": "/bin/sh -c 'trap \"\" TERM; sleep 1000 & wait; wait'",
