@@ -5,6 +5,7 @@ appears under its final name at once and complete; before that it is a folder of
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -199,6 +200,23 @@ def _write(
     """Write the members of a capsule; return how many components were packed before, and packs."""
     packs = work / "packs"
     packs.mkdir(parents=True)
+    # Made while frames are compressed, which is no work for the interpreter.
+    with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside:
+        documents = beside.submit(_documents, draft)
+        trees = beside.submit(_encoded_trees, draft)
+        contents, reused = _write_packs(draft, packs, siblings, report, memory)
+    packing = encode_packing(Packing(capsule=draft.capsule, contents=contents))
+    write_metadata(work, draft.manifest, packing, trees.result(), documents.result())
+    return reused, {pack.id for content in contents.values() for pack in content.packs}
+
+
+def _write_packs(
+    draft: Draft,
+    packs: Path,
+    siblings: Sequence[Path],
+    report: Callable[[str], None],
+    memory: Memory,
+) -> tuple[dict[ObjectId, Content], int]:
     contents: dict[ObjectId, Content] = {}
     reused = 0
     for root, listing in draft.listings.items():
@@ -212,10 +230,11 @@ def _write(
             names = {item.name for item in draft.release.components if item.tree == root}
             content = pack_content(listing, packs, known_packs(names, siblings, memory))
         contents[root] = content
-    packing = encode_packing(Packing(capsule=draft.capsule, contents=contents))
-    trees = {root: encode_tree(listing.tree) for root, listing in draft.listings.items()}
-    write_metadata(work, draft.manifest, packing, trees, _documents(draft))
-    return reused, {pack.id for content in contents.values() for pack in content.packs}
+    return contents, reused
+
+
+def _encoded_trees(draft: Draft) -> dict[ObjectId, bytes]:
+    return {root: encode_tree(listing.tree) for root, listing in draft.listings.items()}
 
 
 def _documents(draft: Draft) -> dict[str, bytes]:

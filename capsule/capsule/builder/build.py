@@ -1,9 +1,12 @@
 """One build, from `release.toml` and its lock to a capsule directory."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Final
 
 from capsule.builder.assemble import Built, Draft, assemble, draft_release
 from capsule.builder.config import (
@@ -24,6 +27,8 @@ from capsule.builder.unchanged import BuildAnswer, KnownBuilds, inputs_beside
 
 __all__ = ["Build", "build_release"]
 
+_OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
@@ -34,6 +39,18 @@ class Build:
     answer: BuildAnswer
 
 
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for cycles rarely: nearly all that a build makes lives until it ends, and is in none."""
+    before = gc.get_threshold()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@_rare_collections()
 def build_release(
     release_path: Path,
     output: Path,

@@ -37,17 +37,14 @@ __all__ = ["Listing", "list_component", "pack_content", "pack_name"]
 class Listing:
     """A component's tree, and for each object one entry that its bytes can be read from.
 
-    `secrets` has rule and line of what looks like one, by object.
+    `secrets` has rule and line of what looks like one, by object; `content_bytes` is the length of
+    the content stream.
     """
 
     tree: Tree
     sources: dict[ObjectId, InputEntry]
     secrets: dict[ObjectId, tuple[tuple[str, int], ...]]
-
-    @property
-    def content_bytes(self) -> int:
-        """Return the length of the content stream."""
-        return sum(size for _, size in content_order(self.tree))
+    content_bytes: int
 
 
 def list_component(component: ComponentInput) -> Listing:
@@ -78,7 +75,13 @@ def list_component(component: ComponentInput) -> Listing:
                 target=item.target,
             )
         )
-    return Listing(tree=build_tree(entries), sources=sources, secrets=secrets)
+    tree = build_tree(entries)
+    return Listing(
+        tree=tree,
+        sources=sources,
+        secrets=secrets,
+        content_bytes=sum(size for _, size in content_order(tree)),
+    )
 
 
 def pack_content(listing: Listing, folder: Path, known: Sequence[KnownPack] = ()) -> Content:
