@@ -40,6 +40,7 @@ _BUILDS = {
         "argv": "/bin/sleep 1000",
         "probe": False,
     },
+    "configured": {"files": {"/etc/hello/hello.toml": b"as released\n"}},
     "slow-soak": {"soak_ms": 5_000},
     # Its unit changes on the disk after systemd has read it.
     "stale-unit": {
