@@ -10,6 +10,7 @@ it behaves by writing `ROOT/behave.json`:
     {"reason": "TEXT"}           why, in every receipt
     {"lie": "proof"}             a proof of another generation; "receipt": one of another op;
                                  "past": another first receipt; "key": another node key
+    {"files": {PLACE: TEXT}}     what differs of its managed files, until it is set aside
     {"noise": true}              what a shell's start-up files print comes first
     {"old": true}                it has never heard of `--hello` at a verb's head
 """
@@ -321,6 +322,22 @@ class Host:
         ).proof
         self.save()
         self.say(record="confirmed", op_id=confirm.op_id)
+
+    def files(self, *options):
+        differ = dict(self.behaviour.get("files", {}))
+        kept, receipt = {}, None
+        if "--set-aside" in options and differ:
+            kept = {place: f"/quarantine{place}" for place in differ}
+            receipt = self.receipt("files", result="done")
+            self.save()
+            differ = dict.fromkeys(differ, "same")
+        self.say(record="files", files=differ, kept=kept, put_back=list(kept), receipt=receipt)
+
+    def gc(self, *options):
+        self.say(
+            record="collected", dry_run="--dry-run" in options, kept={}, generations=[], objects=0,
+            freed_bytes=0,
+        )  # fmt: skip
 
     def receipts(self, *_):
         for record in self.state["receipts"]:

@@ -165,3 +165,35 @@ def test_a_release_key_is_refused_as_route_key_before_a_host_is_asked(desk):
     code, _, err = desk.run(*arguments)
     assert code == 12
     assert "authority-denied" in err
+
+
+FILES = ("node", "files", "n1", "--policy", "trust.json", "--controller-key", "controller.key")
+
+
+def test_the_files_of_a_node_are_shown_set_aside_on_demand_and_its_receipt_is_copied(desk):
+    desk.run(*desk.stage("--lane", "all"))
+    assert desk.run(*FILES)[0] == 0
+    desk.behave("n1", files={"/etc/x": "mode 0o666"})
+    code, out, _ = desk.run(*FILES)
+    assert (code, out.split()[-3:]) == (3, ["/etc/x", "mode", "0o666"])
+    code, out, err = desk.run(*FILES, "--set-aside")
+    assert (code, out.split()[-2:]) == (0, ["/etc/x", "same"])
+    assert "/quarantine/etc/x" in err
+    options = ("--node", "n1", "--controller-key", "controller.key")
+    copies = desk.json("receipts", "list", *options)[1]["nodes"]["n1"]
+    assert [item["kind"] for item in copies] == ["enrol", "stage", "files"]
+
+
+def test_the_files_of_a_node_that_no_route_has_are_refused_by_name(desk):
+    desk.run(*desk.stage("--lane", "all"))
+    code, _, err = desk.run("node", "files", "n9", *FILES[3:])
+    assert code == 2
+    assert "node-unknown" in err
+
+
+def test_a_collection_that_one_host_refuses_is_done_on_the_others(desk):
+    desk.run(*desk.stage("--lane", "all"))
+    desk.behave("n1", refuse={"gc": "op-open"})
+    code, document = desk.json("gc", "--lane", "all", "--dry-run")
+    assert (code, document["nodes"]["n1"]["error"]) == (8, "op-open")
+    assert document["nodes"]["n2"]["removed"] == []
