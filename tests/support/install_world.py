@@ -338,3 +338,6 @@ class NoProcesses:
 
     def all_pids(self) -> list[int]:
         return []
+
+    def parents(self) -> Mapping[int, int]:
+        return {}
