@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from capsule_installer.effects import Effects
 from capsule_installer.journal import JournalReader
+from capsule_installer.machine import Event
 from capsule_installer.op_folder import OpFile, OpFolder, Result
 from capsule_installer.outcome import carried_receipt
 from capsule_installer.settle import RECEIPT_RESULTS, settle_all
@@ -15,8 +16,13 @@ from capsule_manifest.op_reasons import restored_exit_code
 
 __all__ = ["follow_op", "op_exit_code", "stored_result"]
 
-_POLL_MS = 20
-_QUIET_POLL_MS = 100  # each look costs the host a little, and soaks are long
+_POLL_MS = 100
+# To tell is work here and on the controller, while a service that was just started needs the
+# processor: what happens between stop and start is told when it serves again.
+_STOPPED_POLL_MS = 250
+_STOPPED = frozenset(
+    {Event.STOP, Event.SWITCH, Event.RUN_STEPS, Event.RELEASE_NETWORK, Event.UNHOLD, Event.START}
+)
 _RECENT_RECEIPTS = 1000
 
 _EXIT_CODES = {
@@ -47,12 +53,11 @@ def follow_op(
         raise Refused("op-unknown", "this host knows no such op", got=op_id)
     until_ms = effects.clock.boot_ms() + timeout_ms
     journal, told = JournalReader(op), set[str]()
-    pause_ms = _POLL_MS
     while True:
         lines = journal.new_lines()
         for line in lines:
             yield "step", dict(line)
-        pause_ms = _POLL_MS if lines else min(2 * pause_ms, _QUIET_POLL_MS)
+        is_stopped = bool(lines) and lines[-1]["name"] in _STOPPED
         proof = op.proof()
         if proof is not None and "proof" not in told:
             told.add("proof")
@@ -70,7 +75,7 @@ def follow_op(
             return
         if effects.clock.boot_ms() >= until_ms:
             raise Failed("op-not-finished", "the op has not ended yet", got=op_id, retryable=True)
-        effects.clock.sleep_ms(pause_ms)
+        effects.clock.sleep_ms(_STOPPED_POLL_MS if is_stopped else _POLL_MS)
 
 
 def stored_result(effects: Effects, op: OpFolder) -> dict[str, JsonValue] | None:
