@@ -11,6 +11,7 @@ from capsule_installer.effects import Effects, FolderAccounts, HostAccounts
 from capsule_installer.engines.choice import make_images
 from capsule_installer.fsops import keep_name, make_dirs, replace_file, switch_link
 from capsule_installer.guard.armed import GuardedWorker
+from capsule_installer.guard.counters import read_traffic
 from capsule_installer.guard.facts import host_levels, note_refusal
 from capsule_installer.identity import require_node_key
 from capsule_installer.layout import BOOT_UNIT, Layout
@@ -101,6 +102,7 @@ def real_effects(disk: Disk, layout: Layout) -> Effects:
             clock=clock,
             program=[sys.executable, "-I", "-S", launch.__file__, "--root", "/", "guard"],
             levels=host_levels(layout, clock),
+            traffic=read_traffic,
             on_refusal=lambda level: note_refusal(disk, layout, level, clock.boot_ms()),
         ),
         clock=clock,

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from capsule_installer.clock import Clock
 from capsule_installer.conversation import Conversation, Conversations
+from capsule_installer.guard.counters import Traffic
 from capsule_installer.guard.finding import FINDINGS_MAX, Finding, decode_finding
 from capsule_installer.guard.record import note_armed, note_findings
 from capsule_installer.op_folder import OpFile, OpFolder
@@ -20,15 +21,16 @@ from capsule_manifest.errors import Failed
 
 __all__ = ["GuardedWorker"]
 
+_UNGUARDED: Final = frozenset({"L0", "L1"})
 _END_MS: Final = 2_000
 _OUTPUT_CHARACTERS: Final = 300
 
 
 class GuardedWorker:
-    """Run steps under the guard that the order names; at L0 as `plain` runs them.
+    """Run steps under the guard that the order names; at L0 and L1 as `plain` runs them.
 
     `program` is the argv of the guard's own program. `on_refusal` hears of a level that could not
-    be armed.
+    be armed; `traffic` is what this host's network has sent.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class GuardedWorker:
         program: Sequence[str],
         levels: tuple[str, ...],
         on_refusal: Callable[[str], None],
+        traffic: Callable[[], Traffic],
     ) -> None:
         self._plain = plain
         self._conversations = conversations
@@ -49,6 +52,8 @@ class GuardedWorker:
         self._program = program
         self._levels = levels
         self._on_refusal = on_refusal
+        self._traffic = traffic
+        self._counts = False
         self._guard: Conversation | None = None
         self._why_not = "it was not begun"
         self._has_run = False
@@ -62,7 +67,7 @@ class GuardedWorker:
 
     def begin(self, op: OpFolder, *, level: str) -> None:
         """Start the guard's program and tell it the level. Source: `Worker.begin`."""
-        if level == "L0":
+        if level in _UNGUARDED:
             return
         try:
             self._guard = self._conversations.start(self._program)
@@ -77,7 +82,10 @@ class GuardedWorker:
 
     def arm(self, op: OpFolder, *, level: str, policy: str, until_ms: int) -> None:
         """Wait for the guard's canary. Source: `Worker.arm`."""
-        if level == "L0":
+        if level in _UNGUARDED:
+            self._counts = level == "L1"
+            if self._counts:
+                note_armed(op, level)
             return
         self._reports_only = policy == "report"
         why = self._why_not if self._guard is None else self._await_armed(until_ms)
@@ -100,7 +108,16 @@ class GuardedWorker:
     ) -> None:
         """Run all steps. Source: `Worker.run`."""
         if self._guard is None:
-            self._plain.run(op, steps, folder=folder, environment=environment, until_ms=until_ms)
+            base = self._traffic() if self._counts else None
+            try:
+                self._plain.run(
+                    op, steps, folder=folder, environment=environment, until_ms=until_ms
+                )
+            finally:
+                if base is not None and steps:
+                    # Others send too, so it is told and never a reason to fail.
+                    sent = Finding(call="counted", target=self._traffic().since(base))
+                    note_findings(op, [sent])
             return
         for argv in steps:
             self._has_run = True

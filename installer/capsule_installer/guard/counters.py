@@ -1,4 +1,5 @@
-"""What a network namespace counted of tries that came to nothing; level L2 has no better witness.
+"""What a network namespace counted. Level L2 has no better witness of tries that came to nothing,
+and level L1 none of what the whole host sent.
 
 Source: proc(5), /proc/PID/net/snmp and snmp6; Linux, include/uapi/linux/snmp.h.
 """
@@ -6,7 +7,14 @@ Source: proc(5), /proc/PID/net/snmp and snmp6; Linux, include/uapi/linux/snmp.h.
 from contextlib import suppress
 from dataclasses import dataclass, fields
 
-__all__ = ["Counters", "parse_counters", "read_counters"]
+__all__ = [
+    "Counters",
+    "Traffic",
+    "parse_counters",
+    "parse_traffic",
+    "read_counters",
+    "read_traffic",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +41,41 @@ class Counters:
         return [f"{count} {words[name]}" for name, count in changes.items() if count > 0]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What a network has sent, whoever sent it, since it was made."""
+
+    tcp_opens: int = 0
+    datagrams: int = 0
+
+    def since(self, base: "Traffic") -> str:
+        """Return what was sent since `base`, for people; also when it was nothing."""
+        opens, datagrams = self.tcp_opens - base.tcp_opens, self.datagrams - base.datagrams
+        return f"on the whole host: {opens} TCP connects, {datagrams} UDP datagrams"
+
+
+def parse_traffic(snmp: str, snmp6: str) -> Traffic:
+    """Read the two files of `/proc`; what is not in them counts as nothing."""
+    found = _numbers(snmp, snmp6)
+    return Traffic(
+        tcp_opens=found.get("Tcp:ActiveOpens", 0),
+        datagrams=found.get("Udp:OutDatagrams", 0) + found.get("Udp6OutDatagrams", 0),
+    )
+
+
 def parse_counters(snmp: str, snmp6: str) -> Counters:
     """Read the two files of `/proc`; what is not in them counts as nothing."""
+    found = _numbers(snmp, snmp6)
+    return Counters(
+        no_route=found.get("Ip:OutNoRoutes", 0),
+        no_route6=found.get("Ip6OutNoRoutes", 0),
+        tcp_opens=found.get("Tcp:ActiveOpens", 0),
+        udp_no_port=found.get("Udp:NoPorts", 0),
+        udp6_no_port=found.get("Udp6NoPorts", 0),
+    )
+
+
+def _numbers(snmp: str, snmp6: str) -> dict[str, int]:
     found: dict[str, int] = {}
     lines = snmp.splitlines()
     for names, values in zip(lines[::2], lines[1::2], strict=False):
@@ -46,21 +87,24 @@ def parse_counters(snmp: str, snmp6: str) -> Counters:
         name: int(value)
         for name, value in (line.split() for line in snmp6.splitlines() if line.strip())
     }
-    return Counters(
-        no_route=found.get("Ip:OutNoRoutes", 0),
-        no_route6=found.get("Ip6OutNoRoutes", 0),
-        tcp_opens=found.get("Tcp:ActiveOpens", 0),
-        udp_no_port=found.get("Udp:NoPorts", 0),
-        udp6_no_port=found.get("Udp6NoPorts", 0),
-    )
+    return found
 
 
 def read_counters(pid: int) -> Counters:
     """Read the counters of the network that a process is in."""
+    return parse_counters(*_read(str(pid)))
+
+
+def read_traffic() -> Traffic:
+    """Read what the network that this program is in has sent."""
+    return parse_traffic(*_read("self"))
+
+
+def _read(pid: str) -> tuple[str, str]:
     with open(f"/proc/{pid}/net/snmp", encoding="ascii") as file:
         snmp = file.read()
     snmp6 = ""
     # A kernel without IPv6 has none.
     with suppress(FileNotFoundError), open(f"/proc/{pid}/net/snmp6", encoding="ascii") as file:
         snmp6 = file.read()
-    return parse_counters(snmp, snmp6)
+    return snmp, snmp6

@@ -16,6 +16,7 @@ __all__ = ["host_levels", "note_refusal", "read_guard_facts"]
 _NAMESPACES: Final = "/proc/self/ns"
 _STATUS: Final = "/proc/self/status"
 _ACTIONS: Final = "/proc/sys/kernel/seccomp/actions_avail"
+_COUNTERS: Final = "/proc/net/snmp"
 _CAPABILITIES: Final = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
 _RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
 
@@ -56,6 +57,7 @@ def read_guard_facts(layout: Layout) -> GuardFacts:
     release = _RELEASE.match(machine.release)
     return GuardFacts(
         is_folder=bool(layout.root),
+        has_counters=os.path.exists(_COUNTERS),
         user=os.geteuid(),
         capabilities=int(capabilities[1], 16) if capabilities else 0,
         namespaces=frozenset(names),

@@ -1,8 +1,8 @@
 """Which network guards this host can arm: facts in, levels out.
 
-L0 none · L2 denial by namespace · L3 denial with attribution by seccomp user notification. L1,
-which only counts, is not offered: what it counts on a host that others use too proves nothing. What
-is offered here is still proved by the canary of every op: a setting may be silently unenforced.
+L0 none · L1 counts what the whole host sends, denies nothing · L2 denial by namespace · L3 denial
+with attribution by seccomp user notification. What is offered here of L2 and L3 is still proved by
+the canary of every op: a setting may be silently unenforced.
 
 Source: design, section 9 ("Network guard"); namespaces(7), seccomp(2), `docs/explanation/guard.md`.
 """
@@ -46,6 +46,7 @@ class GuardFacts:
     """
 
     is_folder: bool
+    has_counters: bool
     user: int
     capabilities: int
     namespaces: frozenset[str]
@@ -56,7 +57,7 @@ class GuardFacts:
 
 def offered_levels(facts: GuardFacts, *, refused: str | None = None) -> tuple[str, ...]:
     """Return the levels that can be armed, lowest first, without `refused` and what is above it."""
-    able = (level for level in ("L2", "L3") if not missing_for(level, facts))
+    able = (level for level in ("L1", "L2", "L3") if not missing_for(level, facts))
     return ("L0", *(level for level in able if refused is None or level < refused))
 
 
@@ -70,10 +71,14 @@ def parse_refusal(raw: bytes, now_ms: int) -> str | None:
 
 def missing_for(level: str, facts: GuardFacts) -> tuple[str, ...]:
     """Return what a level lacks on this host, for people; nothing when it can be armed."""
-    assert level in {"L2", "L3"}, level
+    assert level in {"L1", "L2", "L3"}, level
     missing = []
     if facts.is_folder:
         missing.append("a host that is not a folder")
+    if not facts.has_counters:
+        missing.append("counters in /proc/net")
+    if level == "L1":
+        return tuple(missing)
     if facts.user != 0:
         missing.append("root")
     missing += [

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from capsule_installer.guard.armed import GuardedWorker
+from capsule_installer.guard.counters import Traffic
 from capsule_installer.guard.finding import Finding, encode_finding
 from capsule_installer.guard.record import guard_statement, read_violations
 from capsule_installer.op_folder import OpFile
@@ -95,6 +96,7 @@ def make(refused):
             program=["guard"],
             levels=("L0", "L2", "L3"),
             on_refusal=refused.append,
+            traffic=iter([Traffic(), Traffic(tcp_opens=2, datagrams=1)]).__next__,
         ), clock.boot_ms() + 5_000
 
     return worker
@@ -132,6 +134,18 @@ def test_level_0_starts_nothing_and_runs_steps_plainly(make, op):
     worker.release(op)
     assert plain.ran == STEP
     assert guard_statement(op, "L0") == "L0: not monitored"
+
+
+def test_level_1_tells_what_the_host_sent_and_fails_nothing(make, op):
+    plain = PlainWorker()
+    worker, until_ms = make(None, plain)
+    worker.begin(op, level="L1")
+    worker.arm(op, level="L1", policy="fail", until_ms=until_ms)
+    run(worker, op, until_ms)
+    worker.release(op)
+    assert plain.ran == STEP
+    assert guard_statement(op, "L1") == "L1"
+    assert read_violations(op) == ("counted on the whole host: 2 TCP connects, 1 UDP datagrams",)
 
 
 def test_rescue_can_end_the_guard_before_it_does_anything(make, op):

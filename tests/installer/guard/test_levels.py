@@ -15,6 +15,7 @@ from capsule_installer.guard.levels import (
 
 ABLE = GuardFacts(
     is_folder=False,
+    has_counters=True,
     user=0,
     capabilities=(1 << 41) - 1,
     namespaces=NAMESPACES | {"user", "time"},
@@ -24,14 +25,13 @@ ABLE = GuardFacts(
 )
 
 
-def test_a_host_that_can_do_all_offers_all_but_counting_alone():
-    assert offered_levels(ABLE) == ("L0", "L2", "L3")
+def test_a_host_that_can_do_all_offers_all():
+    assert offered_levels(ABLE) == ("L0", "L1", "L2", "L3")
 
 
 @pytest.mark.parametrize(
     ("change", "missing"),
     [
-        ({"is_folder": True}, "a host that is not a folder"),
         ({"user": 1000}, "root"),
         ({"capabilities": ABLE.capabilities & ~(1 << 21)}, "CAP_SYS_ADMIN"),
         ({"capabilities": ABLE.capabilities & ~(1 << 12)}, "CAP_NET_ADMIN"),
@@ -41,25 +41,41 @@ def test_a_host_that_can_do_all_offers_all_but_counting_alone():
         ({"seccomp_actions": frozenset({"allow", "errno"})}, "seccomp's kill_process"),
     ],
 )
-def test_one_thing_missing_leaves_no_guard_and_is_named(change, missing):
+def test_one_thing_missing_leaves_no_denial_and_is_named(change, missing):
     facts = replace(ABLE, **change)
-    assert offered_levels(facts) == ("L0",)
+    assert offered_levels(facts) == ("L0", "L1")
     assert missing in missing_for("L2", facts)
+
+
+def test_a_folder_host_offers_nothing_because_its_network_is_of_others_too():
+    facts = replace(ABLE, is_folder=True)
+    assert offered_levels(facts) == ("L0",)
+    assert missing_for("L1", facts) == ("a host that is not a folder",)
+
+
+def test_a_host_that_counts_nothing_has_no_level_that_counts():
+    facts = replace(ABLE, has_counters=False)
+    assert offered_levels(facts) == ("L0",)
 
 
 def test_without_user_notification_a_host_still_denies():
     facts = replace(ABLE, seccomp_actions=ABLE.seccomp_actions - {"user_notif"})
-    assert offered_levels(facts) == ("L0", "L2")
+    assert offered_levels(facts) == ("L0", "L1", "L2")
     assert missing_for("L3", facts) == ("seccomp's user_notif",)
 
 
 def test_the_oldest_kernel_is_enough():
-    assert offered_levels(replace(ABLE, kernel=(5, 12), machine="aarch64")) == ("L0", "L2", "L3")
+    assert offered_levels(replace(ABLE, kernel=(5, 12), machine="aarch64")) == (
+        "L0",
+        "L1",
+        "L2",
+        "L3",
+    )
 
 
 def test_a_level_that_could_not_be_armed_is_not_offered_nor_any_above():
-    assert offered_levels(ABLE, refused="L3") == ("L0", "L2")
-    assert offered_levels(ABLE, refused="L2") == ("L0",)
+    assert offered_levels(ABLE, refused="L3") == ("L0", "L1", "L2")
+    assert offered_levels(ABLE, refused="L2") == ("L0", "L1")
 
 
 def test_a_refusal_is_forgotten_after_a_while():

@@ -87,6 +87,7 @@ class Cases:
             "all of them at report": self.reported,
             "L2: curl by address": lambda: self.counted("curl by address", "without a route"),
             "L2: curl by name": lambda: self.counted("curl by name", "resolve name"),
+            "L1: curl by address": self.only_counted,
             "service after release-network": self.service,
             "guard that can't be armed": self.unarmed,
             "L0 without a waiver": self.unwaived,
@@ -151,6 +152,17 @@ class Cases:
         got = f"{told}, {program.reached(token)}, {ended.receipt.guard}, exit {ended.code}"
         return "True, False, L2, exit 50", got
 
+    def only_counted(self) -> tuple[str, str]:
+        """Run a program at L1, which denies nothing and tells what the host sent."""
+        [program] = [item for item in self.programs if item.case == "curl by address"]
+        ended = self.order("L1", "fail", [program.argv("on-level-1")])
+        [told] = ended.receipt.violations
+        # The probe of another service may be among them, so at least one.
+        sent = int(told.removeprefix("counted on the whole host: ").split(" ", 1)[0])
+        got = f"{ended.receipt.result} at {ended.receipt.guard}, counted {sent > 0}, "
+        got += f"reached {program.reached('on-level-1')}"
+        return "committed at L1, counted True, reached True", got
+
     def inherited(self) -> tuple[str, str]:
         """Start the guard's own program, and a plain one, with a connection that they inherit."""
         answers = []
@@ -188,10 +200,9 @@ class Cases:
         same = _main_pid() == before
         _, records = self.staged.run("hello")
         got = f"exit {ended.code}, {ended.receipt.guard}, stop: {'stop' in ended.steps}"
-        return (
-            "exit 51, L3: not armed, stop: False, same process True, then offers ['L0', 'L2']",
-            f"{got}, same process {same}, then offers {records[0]['guard_levels']}",
-        )
+        expected = "exit 51, L3: not armed, stop: False, same process True"
+        then = f"then offers {records[0]['guard_levels']}"
+        return f"{expected}, then offers ['L0', 'L1', 'L2']", f"{got}, same process {same}, {then}"
 
     def unwaived(self) -> tuple[str, str]:
         """Order L0 under a route that waives nothing."""
