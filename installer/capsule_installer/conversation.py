@@ -16,6 +16,7 @@ __all__ = ["Conversation", "Conversations", "RealConversations"]
 
 _LINE_BYTES_MAX: Final = 1024 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
+_POLL_S: Final = 0.001
 
 
 class Conversation(Protocol):
@@ -40,6 +41,10 @@ class Conversation(Protocol):
 
     def kill(self) -> None:
         """Kill its whole group at once; again is no error."""
+        ...
+
+    def await_gone(self, timeout_ms: int) -> None:
+        """Wait until nothing of a killed group is alive, or the time is over."""
         ...
 
 
@@ -122,3 +127,14 @@ class _RealConversation:
             self._process.returncode = 0
             self.close()
             self._ear.close()
+
+    def await_gone(self, timeout_ms: int) -> None:
+        until = time.monotonic() + timeout_ms / 1000
+        while time.monotonic() < until:
+            with suppress(ChildProcessError):
+                os.waitpid(self._process.pid, os.WNOHANG)
+            try:
+                os.killpg(self._process.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(_POLL_S)

@@ -55,6 +55,7 @@ class GuardedWorker:
         self._traffic = traffic
         self._counts = False
         self._guard: Conversation | None = None
+        self._killed: Conversation | None = None
         self._why_not = "it was not begun"
         self._has_run = False
         self._reports_only = False
@@ -153,8 +154,12 @@ class GuardedWorker:
         self._kill()
 
     def abandon(self) -> None:
-        """Kill whatever is left of the guard. Source: `Worker.abandon`."""
+        """Kill whatever is left of the guard, and wait for it. Source: `Worker.abandon`."""
         self._kill()
+        if self._killed is not None:
+            # Its first process is gone only once everything in its namespace is.
+            self._killed.await_gone(_END_MS)
+            self._killed = None
 
     def _await_armed(self, until_ms: int) -> object:
         """Return None when the guard stands, and why not otherwise."""
@@ -207,4 +212,5 @@ class GuardedWorker:
     def _kill(self) -> None:
         if self._guard is not None:
             self._guard.kill()
+            self._killed = self._guard
             self._guard = None

@@ -44,6 +44,10 @@ class FakeGuard:
     def kill(self):
         self.events.append("killed")
 
+    def await_gone(self, timeout_ms):
+        assert self.events[-1] == "killed"
+        self.events.append("gone")
+
 
 class FakeConversations:
     def __init__(self, guard):
@@ -262,5 +266,13 @@ def test_what_a_step_left_behind_may_still_be_found_out_at_the_end(make, op):
 def test_a_guard_in_which_nothing_ran_ends_without_waiting(make, op):
     worker, guard, _ = armed(make, op, None)
     worker.release(op)
-    worker.abandon()
     assert guard.events == ["killed"]
+
+
+def test_names_move_only_when_nothing_of_a_step_is_alive(make, op):
+    worker, guard, until_ms = armed(make, op, finding())
+    with pytest.raises(Failed, match="network-violation"):
+        run(worker, op, until_ms)
+    worker.abandon()
+    worker.abandon()
+    assert guard.events == ["killed", "gone"]
