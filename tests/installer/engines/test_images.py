@@ -5,11 +5,13 @@ import pytest
 from capsule_installer.disk import RealDisk
 from capsule_installer.engines.base import NoImages, WantedImage
 from capsule_installer.engines.images import EngineImages
+from capsule_installer.fsops import make_dirs
 from capsule_installer.layout import make_layout
 from capsule_manifest.errors import Failed, Refused
 from support.deliveries import FakeClock
 from support.engines import FakeEngine, config_of, layout_files
 from support.images import ImageFile, layer_of
+from support.model_disk import ModelDisk, survivors
 
 GENERATION = "7-01234567"
 PIN = f"capsule.local/web:{GENERATION}"
@@ -165,3 +167,26 @@ def test_what_a_stopped_load_has_left_is_never_taken_for_the_image(scene):
     # From now on it is an image like any other.
     assert scene.ensure() == ()
     assert len(scene.engine.loads) == 3
+
+
+def notes_that_may_be_back(skip=frozenset()):
+    """Return what a power loss right after a load may bring back of its note."""
+    disk = ModelDisk(skip=skip)
+    layout = f"/h/generations/{GENERATION}/web"
+    for path, data in layout_files(IMAGE).items():
+        make_dirs(disk, f"{layout}/{path}".rpartition("/")[0], 0o755)
+        with disk.create(f"{layout}/{path}", 0o644) as writer:
+            writer.write(data)
+    disk.sync_filesystem("/", "test")
+    engine = FakeEngine(disk=disk)
+    images = EngineImages(disk=disk, layout=make_layout("/h"), clock=FakeClock(), engine=engine)
+    wanted = WantedImage(name="web", id=config_of(IMAGE), layout=layout, units=("web.service",))
+    assert images.ensure([wanted], GENERATION, 60_000) == ("web",)
+    folder = f"{make_layout('/h').state}/engines/{engine.name}"
+    note = f"{folder}/{config_of(IMAGE).removeprefix('sha256:')}.loading"
+    return [how for how, left in survivors(disk) if left.stat(note) is not None]
+
+
+def test_the_note_of_a_finished_load_does_not_come_back():
+    assert notes_that_may_be_back() == []
+    assert notes_that_may_be_back(frozenset({"finished load's note"})) != []
