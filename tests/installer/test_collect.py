@@ -172,3 +172,25 @@ def test_what_is_staged_for_after_the_next_release_outlives_its_commit(world):
     assert (kept[seventh.generation], kept[eighth.generation]) == (
         "staged and not yet ordered", "staged and not yet ordered",
     )  # fmt: skip
+
+
+def test_a_version_of_this_program_goes_only_when_neither_launcher_nor_release_needs_it(world):
+    disk, layout = world.host.disk, world.host.layout
+    marker = world.host.state.staged_marker(world.host.current(), world.host.signer.public)
+    needed = next(iter(marker.trees.values())).hex()[:8]
+    for name in ("aaaaaaaa", "bbbbbbbb", needed):
+        disk.mkdir(f"{layout.runtimes}/{name}", 0o755)
+    assert collect(world.effects(), dry_run=True).runtimes == ()
+    with disk.create(layout.launcher, 0o755) as writer:
+        writer.write(b"#!/bin/sh\nruntime=$opt/runtime/bbbbbbbb\n")
+    assert collect(world.effects(), dry_run=False).runtimes == ("aaaaaaaa",)
+    assert disk.list(layout.runtimes) == sorted(["bbbbbbbb", needed])
+
+
+def test_what_a_held_host_needs_stays():
+    world = World.fresh()
+    first = world.stage(Build(counter=1), broken=True)
+    assert carry_out(world, first, "1" * 32) is Result.ABSENT
+    assert world.host.state.is_held()
+    kept = collect(world.effects(), dry_run=False, drop_staged=True).kept
+    assert kept == {first.generation: "held"}
