@@ -11,13 +11,13 @@ from typing import Final
 
 import click
 
-from capsule_installer.clock import BootClock
-from capsule_installer.disk import RealDisk
 from capsule_installer.edge import exit_code_of
-from capsule_installer.facts import RealMachine
-from capsule_installer.host import Host
-from capsule_installer.layout import make_layout
-from capsule_installer.report import standard_reporter
+from capsule_installer.host.host import Host
+from capsule_installer.host.layout import make_layout
+from capsule_installer.system.clock import BootClock
+from capsule_installer.system.disk import RealDisk
+from capsule_installer.system.facts import RealMachine
+from capsule_installer.system.report import standard_reporter
 from capsule_manifest.errors import ExitCode
 
 __all__ = ["VERBS", "main", "program"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 
-from capsule_installer.report import Reporter
+from capsule_installer.system.report import Reporter
 from capsule_manifest.errors import CapsuleError, ExitCode
 
 __all__ = ["exit_code_of"]

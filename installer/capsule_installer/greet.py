@@ -12,17 +12,17 @@ from fcntl import F_SETPIPE_SZ, fcntl
 from typing import TYPE_CHECKING, Final, cast
 
 from capsule_installer import __version__
-from capsule_installer.clock import BootClock
-from capsule_installer.disk import FileKind, RealDisk
 from capsule_installer.edge import exit_code_of
-from capsule_installer.facts import RealMachine
 from capsule_installer.guard.facts import host_levels
-from capsule_installer.host import Host
-from capsule_installer.identity import load_node_key
-from capsule_installer.layout import make_layout
-from capsule_installer.report import standard_reporter
-from capsule_installer.runtime import running_runtime
+from capsule_installer.host.host import Host
+from capsule_installer.host.identity import load_node_key
+from capsule_installer.host.layout import make_layout
 from capsule_installer.services.choice import manager_name
+from capsule_installer.staging.runtime import running_runtime
+from capsule_installer.system.clock import BootClock
+from capsule_installer.system.disk import FileKind, RealDisk
+from capsule_installer.system.facts import RealMachine
+from capsule_installer.system.report import standard_reporter
 from capsule_manifest.canonical import JsonValue
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.keys import b64encode
@@ -64,7 +64,7 @@ def take_delivery(host: Host, *, greets: bool) -> None:
     host.prepare()
     if greets:
         host.reporter.record("hello", hello(host))
-    from capsule_installer.receive import receive_stream
+    from capsule_installer.staging.receive import receive_stream
 
     # Nobody is kept out by a controller that connected and says nothing.
     if stream.peek(1) or not greets:

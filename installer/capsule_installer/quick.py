@@ -5,16 +5,16 @@ A fleet is asked for it all at once, and reading a command line takes longer tha
 says the same.
 """
 
-from capsule_installer.accounts import FolderAccounts, HostAccounts
-from capsule_installer.clock import BootClock
-from capsule_installer.disk import RealDisk
+from capsule_installer.care.survey import Surveyor
 from capsule_installer.edge import exit_code_of
-from capsule_installer.facts import RealMachine
-from capsule_installer.layout import Layout, make_layout
-from capsule_installer.processes import RealProcesses
-from capsule_installer.report import Reporter, standard_reporter
+from capsule_installer.host.layout import Layout, make_layout
 from capsule_installer.services.choice import make_services
-from capsule_installer.survey import Surveyor
+from capsule_installer.system.accounts import FolderAccounts, HostAccounts
+from capsule_installer.system.clock import BootClock
+from capsule_installer.system.disk import RealDisk
+from capsule_installer.system.facts import RealMachine
+from capsule_installer.system.processes import RealProcesses
+from capsule_installer.system.report import Reporter, standard_reporter
 from capsule_manifest.survey import survey_value
 
 __all__ = ["answer", "tell"]

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from capsule_installer.clock import BootClock
-from capsule_installer.disk import RealDisk
 from capsule_installer.edge import exit_code_of
-from capsule_installer.facts import RealMachine
-from capsule_installer.host import Host
-from capsule_installer.layout import make_layout
-from capsule_installer.report import standard_reporter
+from capsule_installer.host.host import Host
+from capsule_installer.host.layout import make_layout
+from capsule_installer.system.clock import BootClock
+from capsule_installer.system.disk import RealDisk
+from capsule_installer.system.facts import RealMachine
+from capsule_installer.system.report import standard_reporter
 from capsule_manifest.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def greet_and_take(host: Host, *, follow_ms: int | None) -> int:
     host.prepare()
     host.reporter.record("hello", hello(host))
     # Loaded while the order is being made and signed.
-    from capsule_installer.op_work import take_order
+    from capsule_installer.op.op_work import take_order
 
     if not cast("BufferedReader", sys.stdin.buffer).peek(1):
         return int(ExitCode.DONE)
@@ -69,7 +69,7 @@ def _work(words: list[str]) -> Callable[[Host], int] | None:
         case ["install", "--hello", "--follow", seconds] if _is_seconds(seconds):
             return lambda host: greet_and_take(host, follow_ms=int(seconds) * 1000)
         case ["supervise", op_id]:
-            from capsule_installer.op_work import supervise_op
+            from capsule_installer.op.op_work import supervise_op
 
             # It runs for minutes, all others for moments. What was imported is never garbage, and
             # is not looked through while a service stands still.
@@ -77,11 +77,11 @@ def _work(words: list[str]) -> Callable[[Host], int] | None:
             gc.enable()
             return lambda host: supervise_op(host, op_id)
         case ["confirm"]:
-            from capsule_installer.op_work import confirm_proof
+            from capsule_installer.op.op_work import confirm_proof
 
             return confirm_proof
         case ["follow", op_id, "--timeout", seconds] if _is_seconds(seconds):
-            from capsule_installer.op_work import host_effects, tell_op
+            from capsule_installer.op.op_work import host_effects, tell_op
 
             return lambda host: tell_op(host, host_effects(host), op_id, int(seconds) * 1000)
     return None

@@ -8,7 +8,7 @@ from capsule.home import ProductHome
 from capsule.rollout.managed import node_files
 from capsule.session import HostSession
 from capsule.transport.local import LocalTransport
-from capsule_installer.disk import RealDisk
+from capsule_installer.system.disk import RealDisk
 from support import documents
 from support.failures import fails_with
 from support.host_programs import real_launcher

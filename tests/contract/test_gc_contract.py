@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from capsule.__main__ import main
-from capsule_installer.accept import accept_order
-from capsule_installer.disk import RealDisk
+from capsule_installer.op.accept import accept_order
+from capsule_installer.system.disk import RealDisk
 from support.desk import FLEET, NODE
 from support.host_programs import real_launcher
 from support.install_world import Machine, World

@@ -13,10 +13,10 @@ from capsule.receipts_compare import compare_receipts
 from capsule.receipts_store import check_receipt
 from capsule.session import HostSession
 from capsule.transport.local import LocalTransport
-from capsule_installer.disk import RealDisk
-from capsule_installer.identity import require_node_key
-from capsule_installer.layout import make_layout
-from capsule_installer.receipts import ReceiptChain
+from capsule_installer.host.identity import require_node_key
+from capsule_installer.host.layout import make_layout
+from capsule_installer.host.receipts import ReceiptChain
+from capsule_installer.system.disk import RealDisk
 from capsule_manifest.envelope import encode_record, sign
 from capsule_manifest.policy import encode_policy
 from capsule_manifest.records import RECEIPT_TYPE, encode_receipt

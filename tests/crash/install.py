@@ -10,15 +10,15 @@ with its services running, the chain of receipts unbroken and everything true th
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
-from capsule_installer.accept import accept_order
-from capsule_installer.boot import recover
-from capsule_installer.collect import OPS_KEPT, collect
-from capsule_installer.effects import Effects
-from capsule_installer.op_folder import Result, list_ops
-from capsule_installer.outcome import confirm_op
-from capsule_installer.receipts import verify_chain
-from capsule_installer.rollback import rollback_order
-from capsule_installer.supervisor import supervise
+from capsule_installer.care.collect import OPS_KEPT, collect
+from capsule_installer.host.receipts import verify_chain
+from capsule_installer.op.accept import accept_order
+from capsule_installer.op.boot import recover
+from capsule_installer.op.effects import Effects
+from capsule_installer.op.op_folder import Result, list_ops
+from capsule_installer.op.outcome import confirm_op
+from capsule_installer.op.rollback import rollback_order
+from capsule_installer.op.supervisor import supervise
 from capsule_manifest.errors import CapsuleError
 from capsule_manifest.orders import ABSENT
 from capsule_manifest.records import Marker

@@ -10,7 +10,7 @@ import sys
 from functools import lru_cache
 from typing import Final
 
-from capsule_installer import identity
+from capsule_installer.host.host import identity
 from capsule_manifest import envelope, orders, policy, records, release, route, tree
 from capsule_manifest.keys import PublicKey
 from support.signing import FixedSigner

@@ -12,12 +12,12 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from capsule_installer.disk import Disk
-from capsule_installer.identity import load_node_key
-from capsule_installer.layout import make_layout
-from capsule_installer.receipts import verify_chain
-from capsule_installer.trust_verb import update_policy
-from capsule_installer.verify_host import HostVerifier
+from capsule_installer.care.verify_host import HostVerifier
+from capsule_installer.host.identity import load_node_key
+from capsule_installer.host.layout import make_layout
+from capsule_installer.host.receipts import verify_chain
+from capsule_installer.system.disk import Disk
+from capsule_installer.verbs.trust import update_policy
 from capsule_manifest.envelope import sign
 from capsule_manifest.errors import CapsuleError
 from capsule_manifest.policy import POLICY_TYPE, encode_policy

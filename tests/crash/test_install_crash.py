@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import capsule_installer
-from capsule_installer.boot import recover
-from capsule_installer.op_folder import list_ops
-from capsule_installer.outcome import confirm_op
+from capsule_installer.op.boot import recover
+from capsule_installer.op.op_folder import list_ops
+from capsule_installer.op.outcome import confirm_op
 from crash.install import Deed, deeds, enumerate_deed, find_need, host_at, photograph, recovered
 from crash.points import NEEDED, NEEDED_ELSEWHERE, Half, Report, lost_power
 

@@ -12,7 +12,7 @@ import pytest
 
 from capsule.clock import utc_now
 from capsule.trust.medium import Medium
-from capsule_installer.order_check import HostFacts, check_order
+from capsule_installer.op.order_check import HostFacts, check_order
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.envelope import sign
 from capsule_manifest.errors import CapsuleError, ExitCode

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from capsule.first_contact import RuntimeSource
-from capsule.transport.connect import connect
 from capsule.home import ProductHome
 from capsule.install import Installer
 from capsule.inventory import read_fleet
@@ -22,6 +21,7 @@ from capsule.payload import open_payload
 from capsule.session import HostSession
 from capsule.stage import NodeStaged, Stager
 from capsule.transport.base import Limits
+from capsule.transport.connect import connect
 from capsule.transport.local import LocalTransport
 from capsule_manifest.errors import CapsuleError, ExitCode, Failed
 from capsule_manifest.release import Budgets, ComponentKind

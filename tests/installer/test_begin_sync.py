@@ -2,7 +2,7 @@
 
 import pytest
 
-from capsule_installer.disk import RealDisk
+from capsule_installer.system.disk import RealDisk
 from support.failures import fails_with
 
 

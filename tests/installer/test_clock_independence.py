@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from capsule_installer.enrol import enrol
-from capsule_installer.identity import require_node_key
-from capsule_installer.order_check import HostFacts, check_order
-from capsule_installer.trust_verb import update_policy
+from capsule_installer.host.enrol import enrol
+from capsule_installer.host.identity import require_node_key
+from capsule_installer.op.order_check import HostFacts, check_order
+from capsule_installer.verbs.trust import update_policy
 from capsule_manifest.digest import sha256_text
 from capsule_manifest.envelope import sign
 from capsule_manifest.orders import ORDER_TYPE, encode_order
@@ -79,7 +79,7 @@ def test_a_host_takes_a_signed_policy_whatever_the_clock_says(tmp_path, monkeypa
 
 
 # Lets a person see what the clock says; the preflight shows it, and nothing decides by it.
-REPORTED = {"installer/capsule_installer/clock.py"}
+REPORTED = {"installer/capsule_installer/system/clock.py"}
 
 
 def test_no_code_of_the_host_or_of_the_formats_can_read_wall_time():

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from capsule_installer.accept import accept_order
-from capsule_installer.collect import Collection, collect
-from capsule_installer.effects import Effects
-from capsule_installer.leases import drop_leases, read_leases
-from capsule_installer.op_folder import Result
-from capsule_installer.processes import ProcessFacts
-from capsule_installer.real import real_effects
-from capsule_installer.rollback import rollback_order
-from capsule_installer.supervisor import supervise
-from capsule_installer.verify_host import HostVerifier
+from capsule_installer.care.collect import Collection, collect
+from capsule_installer.care.verify_host import HostVerifier
+from capsule_installer.host.leases import drop_leases, read_leases
+from capsule_installer.op.accept import accept_order
+from capsule_installer.op.effects import Effects
+from capsule_installer.op.op_folder import Result
+from capsule_installer.op.real import real_effects
+from capsule_installer.op.rollback import rollback_order
+from capsule_installer.op.supervisor import supervise
+from capsule_installer.system.processes import ProcessFacts
 from capsule_manifest.errors import CapsuleError, Refused
 from capsule_manifest.records import Marker
 from capsule_manifest.release import decode_release

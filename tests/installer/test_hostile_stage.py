@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from capsule_installer.state import HostState
+from capsule_installer.host.state import HostState
 from capsule_manifest.envelope import encode_record, sign
 from capsule_manifest.error_table import ROWS
 from capsule_manifest.release import Platform

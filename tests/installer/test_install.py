@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from capsule_installer.op_folder import OpFile, Result
-from capsule_installer.receipts import verify_chain
+from capsule_installer.host.receipts import verify_chain
+from capsule_installer.op.op_folder import OpFile, Result
 from capsule_manifest.envelope import decode_record, encode_record
 from capsule_manifest.keys import b64decode
 from capsule_manifest.records import decode_proof, decode_receipt

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from capsule_installer.processes import RealProcesses
 from capsule_installer.services.process import run_script, unit_settings
+from capsule_installer.system.processes import RealProcesses
 from capsule_manifest.errors import Refused
 from support.staged_host import await_true
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from capsule_installer.accept import accept_order
-from capsule_installer.collect import collect
-from capsule_installer.disk import RealDisk
-from capsule_installer.supervisor import supervise
-from capsule_installer.verify_host import HostVerifier
+from capsule_installer.care.collect import collect
+from capsule_installer.care.verify_host import HostVerifier
+from capsule_installer.op.accept import accept_order
+from capsule_installer.op.supervisor import supervise
+from capsule_installer.system.disk import RealDisk
 from capsule_manifest.errors import Refused
 from capsule_manifest.release import ComponentKind
 from capsule_manifest.wire import MessageType
@@ -149,14 +149,14 @@ def test_nothing_that_decides_on_a_host_reads_or_sets_the_time_of_day():
     ]
     # `wall_ms`, which only the verb that shows a host's surfaces may use.
     assert [place.partition(":")[0] for place in readers] == [
-        "installer/capsule_installer/clock.py"
+        "installer/capsule_installer/system/clock.py"
     ]
     users = [
         module.name
         for module in modules("manifest", "installer")
-        if "wall_ms" in imported_from(module.tree, "capsule_installer.clock")
+        if "wall_ms" in imported_from(module.tree, "capsule_installer.system.clock")
     ]
-    assert users == ["installer/capsule_installer/survey.py"]
+    assert users == ["installer/capsule_installer/care/survey.py"]
 
 
 def imported_from(tree, name):

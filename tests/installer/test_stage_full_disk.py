@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capsule_installer.verify_host import HostVerifier
+from capsule_installer.care.verify_host import HostVerifier
 from capsule_manifest.errors import ExitCode
 from capsule_manifest.release import ComponentKind
 from capsule_manifest.wire import MessageType

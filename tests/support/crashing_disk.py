@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from capsule_installer.disk import Disk, FileStat, Lock, Writer
+from capsule_installer.system.disk import Disk, FileStat, Lock, Writer
 
 __all__ = ["CrashingDisk", "Moment", "Stopped"]
 

@@ -4,17 +4,17 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from capsule_installer.disk import Disk, RealDisk
 from capsule_installer.engines.base import Images, NoImages
-from capsule_installer.enrol import enrol
-from capsule_installer.facts import MachineFacts
-from capsule_installer.host import Host
-from capsule_installer.identity import require_node_key
-from capsule_installer.layout import make_layout
-from capsule_installer.receipts import ReceiptChain
-from capsule_installer.receive import receive
-from capsule_installer.report import Reporter
+from capsule_installer.host.enrol import enrol
+from capsule_installer.host.host import Host
+from capsule_installer.host.identity import require_node_key
+from capsule_installer.host.layout import make_layout
+from capsule_installer.host.receipts import ReceiptChain
 from capsule_installer.services.base import UnitState
+from capsule_installer.staging.receive import receive
+from capsule_installer.system.disk import Disk, RealDisk
+from capsule_installer.system.facts import MachineFacts
+from capsule_installer.system.report import Reporter
 from capsule_manifest.canonical import JsonValue, encode
 from capsule_manifest.digest import ObjectId, object_id, parse_blake3, sha256_text
 from capsule_manifest.envelope import IN_TOTO, encode_bundle, encode_record, sign

@@ -9,10 +9,10 @@ import signal
 import sys
 from dataclasses import replace
 
-from capsule_installer.disk import RealDisk, Writer
-from capsule_installer.layout import make_layout
-from capsule_installer.real import real_effects
-from capsule_installer.supervisor import supervise
+from capsule_installer.host.layout import make_layout
+from capsule_installer.op.real import real_effects
+from capsule_installer.op.supervisor import supervise
+from capsule_installer.system.disk import RealDisk, Writer
 
 
 class WatchedDisk(RealDisk):

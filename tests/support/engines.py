@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from capsule_installer.disk import Disk
 from capsule_installer.engines.base import PIN_PREFIX, Container
+from capsule_installer.system.disk import Disk
 from capsule_manifest.errors import Failed
 from capsule_manifest.release import External
 from support.images import ImageFile, digest_of

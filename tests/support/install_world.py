@@ -11,17 +11,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from capsule_installer.disk import Disk
-from capsule_installer.effects import Effects, FolderAccounts
 from capsule_installer.engines.base import Images, NoImages
-from capsule_installer.op_folder import OpFolder
-from capsule_installer.processes import CLEAN_ENVIRONMENT, Completed, ProcessFacts
-from capsule_installer.prove import Expected
-from capsule_installer.receipts import ReceiptChain
+from capsule_installer.host.receipts import ReceiptChain
+from capsule_installer.host.state import HostState
+from capsule_installer.op.effects import Effects, FolderAccounts
+from capsule_installer.op.op_folder import OpFolder
+from capsule_installer.op.prove import Expected
+from capsule_installer.op.spare import ensure_spare
 from capsule_installer.services.base import UnitState
-from capsule_installer.spare import ensure_spare
-from capsule_installer.state import HostState
-from capsule_installer.timers import TimerKind
+from capsule_installer.services.timers import TimerKind
+from capsule_installer.system.disk import Disk
+from capsule_installer.system.processes import CLEAN_ENVIRONMENT, Completed, ProcessFacts
 from capsule_manifest.errors import Failed
 from capsule_manifest.keys import PublicKey, Signer
 from capsule_manifest.records import Marker, UnitProof
@@ -165,7 +165,7 @@ class World:
                    for name in wanted if not name.endswith(".run"))  # fmt: skip
 
     def _marked(self) -> str:
-        from capsule_installer.installed import read_installed_marker
+        from capsule_installer.op.installed import read_installed_marker
 
         host = self.host
         marker = read_installed_marker(host.disk, host.layout, host.signer.public)

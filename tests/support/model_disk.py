@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from capsule_installer.disk import Disk, FileKind, FileStat, Lock, Writer
+from capsule_installer.system.disk import Disk, FileKind, FileStat, Lock, Writer
 from capsule_manifest.errors import Failed
 
 __all__ = ["ModelDisk", "survivor", "survivors"]

@@ -1,8 +1,8 @@
 """Carry out whole ops on a `World`: accepted, supervised, confirmed by the host itself."""
 
-from capsule_installer.accept import accept_order
-from capsule_installer.op_folder import Result
-from capsule_installer.supervisor import supervise
+from capsule_installer.op.accept import accept_order
+from capsule_installer.op.op_folder import Result
+from capsule_installer.op.supervisor import supervise
 from capsule_manifest.records import Marker
 from support.install_world import World
 

@@ -16,18 +16,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import capsule_installer
-from capsule_installer.clock import BootClock
-from capsule_installer.disk import Disk, RealDisk
-from capsule_installer.effects import Effects
-from capsule_installer.fsops import make_dirs, replace_file
-from capsule_installer.identity import make_node_key
-from capsule_installer.layout import Layout, make_layout
-from capsule_installer.leases import take_lease
-from capsule_installer.op_folder import OpFolder
-from capsule_installer.real import place_rescue, real_effects
-from capsule_installer.receipts import ReceiptChain
-from capsule_installer.render import unit_addition
-from capsule_installer.state import Enrolment, HostState
+from capsule_installer.host.identity import make_node_key
+from capsule_installer.host.layout import Layout, make_layout
+from capsule_installer.host.leases import take_lease
+from capsule_installer.host.receipts import ReceiptChain
+from capsule_installer.host.state import Enrolment, HostState
+from capsule_installer.op.effects import Effects
+from capsule_installer.op.op_folder import OpFolder
+from capsule_installer.op.real import place_rescue, real_effects
+from capsule_installer.staging.render import unit_addition
+from capsule_installer.system.clock import BootClock
+from capsule_installer.system.disk import Disk, RealDisk
+from capsule_installer.system.fsops import make_dirs, replace_file
 from capsule_manifest.digest import ObjectId, object_id, sha256_text
 from capsule_manifest.envelope import Envelope, encode_record, sign
 from capsule_manifest.keys import Signer

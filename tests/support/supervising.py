@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from capsule_installer.accept import accept_order
-from capsule_installer.op_folder import OpFile, OpFolder
+from capsule_installer.op.accept import accept_order
+from capsule_installer.op.op_folder import OpFile, OpFolder
 from capsule_manifest.records import Marker
 from support import doomed_supervisor
 from support.staged_host import StagedHost, await_true

@@ -24,7 +24,7 @@ MOVERS = {
     "capsule/capsule/builder/remembered.py",  # what is lost with the boot is worked out again
     "capsule/capsule/durable.py",
     "capsule/capsule/first_contact_host.py",
-    "installer/capsule_installer/disk.py",
+    "installer/capsule_installer/system/disk.py",
 }
 
 

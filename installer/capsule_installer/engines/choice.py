@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from capsule_installer.clock import Clock
-from capsule_installer.disk import Disk
 from capsule_installer.engines.base import Images, NoImages
 from capsule_installer.engines.images import EngineImages
 from capsule_installer.engines.podman import Podman
-from capsule_installer.layout import Layout
-from capsule_installer.processes import CLEAN_ENVIRONMENT, Processes
+from capsule_installer.host.layout import Layout
 from capsule_installer.services.choice import manager_name
+from capsule_installer.system.clock import Clock
+from capsule_installer.system.disk import Disk
+from capsule_installer.system.processes import CLEAN_ENVIRONMENT, Processes
 
 __all__ = ["make_images"]
 

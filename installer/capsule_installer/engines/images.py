@@ -11,13 +11,13 @@ is under way, and what it is about is never taken for an image.
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from capsule_installer.clock import Clock
-from capsule_installer.disk import Disk
 from capsule_installer.engines.base import Container, Engine, WantedImage
 from capsule_installer.engines.layout import check_layout
 from capsule_installer.engines.wanted import pin_name, pinned_generation
-from capsule_installer.fsops import make_dirs, replace_file
-from capsule_installer.layout import Layout
+from capsule_installer.host.layout import Layout
+from capsule_installer.system.clock import Clock
+from capsule_installer.system.disk import Disk
+from capsule_installer.system.fsops import make_dirs, replace_file
 from capsule_manifest.errors import CapsuleError, Failed, Refused
 
 __all__ = ["EngineImages"]

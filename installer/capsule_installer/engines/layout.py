@@ -10,8 +10,8 @@ import hashlib
 import re
 from typing import Final
 
-from capsule_installer.disk import Disk
 from capsule_installer.engines.base import WantedImage
+from capsule_installer.system.disk import Disk
 from capsule_manifest.canonical import Limits, decode_foreign
 from capsule_manifest.errors import Refused
 from capsule_manifest.fields import Object

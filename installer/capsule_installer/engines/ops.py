@@ -1,7 +1,7 @@
 """What an op makes sure of before it stops anything: the images of both releases."""
 
-from capsule_installer.effects import Effects
-from capsule_installer.installed import Installation
+from capsule_installer.op.effects import Effects
+from capsule_installer.op.installed import Installation
 from capsule_manifest.errors import CapsuleError
 
 __all__ = ["keep_images"]

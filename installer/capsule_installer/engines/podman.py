@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from capsule_installer.engines.base import PIN_PREFIX, Container
-from capsule_installer.processes import Completed, Processes
+from capsule_installer.system.processes import Completed, Processes
 from capsule_manifest.errors import Failed
 
 __all__ = ["Podman"]

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from capsule_installer.clock import Clock
 from capsule_installer.engines.base import Images
 from capsule_installer.engines.wanted import wanted_images
+from capsule_installer.system.clock import Clock
 from capsule_manifest.release import Component
 
 __all__ = ["load_staged_images"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from capsule_installer.engines.base import PIN_PREFIX, WantedImage
-from capsule_installer.render import image_values
+from capsule_installer.staging.render import image_values
 from capsule_manifest.release import Component
 
 __all__ = ["pin_name", "pinned_generation", "wanted_images"]

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from capsule_installer.clock import Clock
-from capsule_installer.conversation import Conversation, Conversations
 from capsule_installer.guard.counters import Traffic
 from capsule_installer.guard.finding import FINDINGS_MAX, Finding, decode_finding
 from capsule_installer.guard.record import note_armed, note_findings
-from capsule_installer.op_folder import OpFile, OpFolder
-from capsule_installer.processes import CLEAN_ENVIRONMENT, Processes
-from capsule_installer.worker import Worker
+from capsule_installer.op.op_folder import OpFile, OpFolder
+from capsule_installer.op.worker import Worker
+from capsule_installer.system.clock import Clock
+from capsule_installer.system.conversation import Conversation, Conversations
+from capsule_installer.system.processes import CLEAN_ENVIRONMENT, Processes
 from capsule_manifest.errors import Failed
 
 __all__ = ["GuardedWorker"]

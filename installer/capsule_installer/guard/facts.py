@@ -5,11 +5,11 @@ import re
 from contextlib import suppress
 from typing import Final
 
-from capsule_installer.clock import Clock
-from capsule_installer.disk import Disk
-from capsule_installer.fsops import replace_file
 from capsule_installer.guard.levels import GuardFacts, offered_levels, parse_refusal
-from capsule_installer.layout import Layout
+from capsule_installer.host.layout import Layout
+from capsule_installer.system.clock import Clock
+from capsule_installer.system.disk import Disk
+from capsule_installer.system.fsops import replace_file
 
 __all__ = ["host_levels", "note_refusal", "read_guard_facts"]
 

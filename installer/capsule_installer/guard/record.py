@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from capsule_installer.guard.finding import Finding
-from capsule_installer.op_folder import OpFile, OpFolder
+from capsule_installer.op.op_folder import OpFile, OpFolder
 from capsule_manifest.records import guard_text
 
 __all__ = ["guard_statement", "note_armed", "note_findings", "read_violations"]

@@ -1,9 +1,6 @@
 """Which service manager this host has: systemd on a real host, plain processes below a folder."""
 
-from capsule_installer.clock import Clock
-from capsule_installer.disk import Disk
-from capsule_installer.layout import Layout
-from capsule_installer.processes import Processes
+from capsule_installer.host.layout import Layout
 from capsule_installer.services.base import ServiceManager
 from capsule_installer.services.detached import (
     ProcessSupervisors,
@@ -13,7 +10,10 @@ from capsule_installer.services.detached import (
 )
 from capsule_installer.services.process import ProcessServices
 from capsule_installer.services.systemd import SystemdServices
-from capsule_installer.timers import ProcessTimers, Timers
+from capsule_installer.services.timers import ProcessTimers, Timers
+from capsule_installer.system.clock import Clock
+from capsule_installer.system.disk import Disk
+from capsule_installer.system.processes import Processes
 
 __all__ = ["make_services", "make_supervisors", "make_timers", "manager_name"]
 

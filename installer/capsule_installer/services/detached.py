@@ -9,11 +9,11 @@ Source: systemd-run(1), systemd.timer(5); `docs/explanation/install.md`.
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from capsule_installer.clock import Clock
-from capsule_installer.layout import Layout
-from capsule_installer.processes import CLEAN_ENVIRONMENT, Processes, ProcessFacts
+from capsule_installer.host.layout import Layout
 from capsule_installer.services.base import ServiceManager
-from capsule_installer.timers import TimerKind
+from capsule_installer.services.timers import TimerKind
+from capsule_installer.system.clock import Clock
+from capsule_installer.system.processes import CLEAN_ENVIRONMENT, Processes, ProcessFacts
 from capsule_manifest.errors import Failed
 
 __all__ = ["ProcessSupervisors", "Supervisors", "SystemdSupervisors", "SystemdTimers"]

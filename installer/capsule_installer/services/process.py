@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from capsule_installer.disk import Disk
-from capsule_installer.layout import Layout
-from capsule_installer.processes import Processes
+from capsule_installer.host.layout import Layout
 from capsule_installer.services.base import UnitState
+from capsule_installer.system.disk import Disk
+from capsule_installer.system.processes import Processes
 from capsule_manifest.errors import Failed, Refused
 
 __all__ = ["ProcessServices", "Settings", "run_script", "unit_settings"]

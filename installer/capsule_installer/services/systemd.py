@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from capsule_installer.disk import Disk
-from capsule_installer.fsops import make_dirs, remove_tree
-from capsule_installer.layout import Layout
-from capsule_installer.processes import CLEAN_ENVIRONMENT, Completed, Processes
+from capsule_installer.host.layout import Layout
 from capsule_installer.services.base import UnitState
+from capsule_installer.system.disk import Disk
+from capsule_installer.system.fsops import make_dirs, remove_tree
+from capsule_installer.system.processes import CLEAN_ENVIRONMENT, Completed, Processes
 from capsule_manifest.errors import Failed, Refused
 
 __all__ = ["SystemdServices", "wanted_by"]

@@ -4,8 +4,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from capsule_installer.disk import RealDisk
 from capsule_installer.engines.base import Container
+from capsule_installer.system.disk import RealDisk
 from support.engine_contract import EngineCase, EngineContract
 from support.engines import FakeEngine
 

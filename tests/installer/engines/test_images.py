@@ -2,11 +2,11 @@
 
 import pytest
 
-from capsule_installer.disk import RealDisk
 from capsule_installer.engines.base import NoImages, WantedImage
 from capsule_installer.engines.images import EngineImages
-from capsule_installer.fsops import make_dirs
-from capsule_installer.layout import make_layout
+from capsule_installer.host.layout import make_layout
+from capsule_installer.system.disk import RealDisk
+from capsule_installer.system.fsops import make_dirs
 from capsule_manifest.errors import Failed, Refused
 from support.deliveries import FakeClock
 from support.engines import FakeEngine, config_of, layout_files

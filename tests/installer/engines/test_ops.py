@@ -2,9 +2,9 @@
 
 import pytest
 
-from capsule_installer.collect import collect
+from capsule_installer.care.collect import collect
 from capsule_installer.engines.images import EngineImages
-from capsule_installer.op_folder import OpFile, Result
+from capsule_installer.op.op_folder import OpFile, Result
 from support.engines import FakeEngine, config_of
 from support.images import ImageFile, layer_of
 from support.install_world import World

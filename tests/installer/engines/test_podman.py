@@ -4,7 +4,7 @@ import pytest
 
 from capsule_installer.engines.base import Container
 from capsule_installer.engines.podman import Podman
-from capsule_installer.processes import Completed
+from capsule_installer.system.processes import Completed
 from capsule_manifest.errors import Failed
 
 IMAGE = "sha256:" + "1" * 64

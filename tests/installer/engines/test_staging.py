@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from capsule_installer.disk import RealDisk
 from capsule_installer.engines.base import NoImages
 from capsule_installer.engines.images import EngineImages
+from capsule_installer.system.disk import RealDisk
 from capsule_manifest.errors import CapsuleError
 from capsule_manifest.records import decode_receipt
 from capsule_manifest.release import ComponentKind, Unit

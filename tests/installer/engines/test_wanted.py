@@ -7,7 +7,7 @@ import pytest
 
 from capsule_installer.engines.unit_rules import engine_problems
 from capsule_installer.engines.wanted import pin_name, pinned_generation, wanted_images
-from capsule_installer.render import image_values
+from capsule_installer.staging.render import image_values
 from capsule_manifest.digest import object_id
 from capsule_manifest.release import Component, ComponentKind, External
 

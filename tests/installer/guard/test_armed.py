@@ -8,8 +8,8 @@ from capsule_installer.guard.armed import GuardedWorker
 from capsule_installer.guard.counters import Traffic
 from capsule_installer.guard.finding import Finding, encode_finding
 from capsule_installer.guard.record import guard_statement, read_violations
-from capsule_installer.op_folder import OpFile
-from capsule_installer.processes import ProcessFacts
+from capsule_installer.op.op_folder import OpFile
+from capsule_installer.system.processes import ProcessFacts
 from capsule_manifest.errors import ExitCode, Failed
 from support.install_world import World
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from capsule_installer.clock import BootClock
 from capsule_installer.guard.facts import host_levels
-from capsule_installer.layout import make_layout
+from capsule_installer.host.layout import make_layout
+from capsule_installer.system.clock import BootClock
 
 pytestmark = [
     pytest.mark.root,

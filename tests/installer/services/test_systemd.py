@@ -2,9 +2,7 @@
 
 import pytest
 
-from capsule_installer.disk import RealDisk
-from capsule_installer.layout import make_layout
-from capsule_installer.processes import CLEAN_ENVIRONMENT, Completed, ProcessFacts
+from capsule_installer.host.layout import make_layout
 from capsule_installer.services.choice import (
     make_services,
     make_supervisors,
@@ -13,7 +11,9 @@ from capsule_installer.services.choice import (
 )
 from capsule_installer.services.detached import SystemdSupervisors, SystemdTimers
 from capsule_installer.services.systemd import SystemdServices, wanted_by
-from capsule_installer.timers import TimerKind
+from capsule_installer.services.timers import TimerKind
+from capsule_installer.system.disk import RealDisk
+from capsule_installer.system.processes import CLEAN_ENVIRONMENT, Completed, ProcessFacts
 from capsule_manifest.errors import Failed, Refused
 
 OP = "0" * 31 + "7"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsule_installer.op_folder import OpFolder
+from capsule_installer.op.op_folder import OpFolder
 from capsule_manifest.envelope import encode_record
 from capsule_manifest.records import Marker
 from support.lab.commands import command

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from capsule_installer.processes import CLEAN_ENVIRONMENT, Completed, ProcessFacts
+from capsule_installer.system.processes import CLEAN_ENVIRONMENT, Completed, ProcessFacts
 from support.images import ImageFile, layer_of
 from support.lab.commands import wait_until
 from support.lab.host import LabHost

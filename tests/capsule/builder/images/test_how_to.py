@@ -11,7 +11,7 @@ from capsule.builder.images.component import image_inputs, pin_images
 from capsule.builder.resolve import Resolved
 from capsule_installer.engines.unit_rules import engine_problems
 from capsule_installer.engines.wanted import wanted_images
-from capsule_installer.render import image_values
+from capsule_installer.staging.render import image_values
 from capsule_manifest.template import substitute
 from support.engines import config_of
 from support.images import ImageFile, write_layout

@@ -1,0 +1,1 @@
+"""From a stream of frames to a staged generation, while services run."""

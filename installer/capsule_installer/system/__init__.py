@@ -1,0 +1,1 @@
+"""This machine, as effects that are handed in: clock, disk, processes, accounts."""

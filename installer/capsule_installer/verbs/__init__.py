@@ -1,0 +1,1 @@
+"""The verbs that people reach by a command line."""
