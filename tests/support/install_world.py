@@ -341,3 +341,6 @@ class NoProcesses:
 
     def parents(self) -> Mapping[int, int]:
         return {}
+
+    def waiting(self) -> int:
+        return 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from capsule_installer.engines.ops import keep_images
+from capsule_installer.op.calm import wait_until_calm
 from capsule_installer.op.effects import Effects
 from capsule_installer.op.hold import place_hold, remove_hold
 from capsule_installer.op.installed import Installation, encode_installed_marker
@@ -210,6 +211,7 @@ class Transaction:
         sync_names(self._effects.disk, plan, "new units' names")
         # The slow part of a switch, done while the old services still run.
         self._effects.services.reload(_RELOAD_MS)
+        wait_until_calm(self._effects.processes, self._effects.clock)
 
     def _start_d1(self, until_ms: int) -> None:
         del until_ms

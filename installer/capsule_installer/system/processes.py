@@ -106,6 +106,10 @@ class Processes(Protocol):
         """Return every pid of this host with its parent's."""
         ...
 
+    def waiting(self) -> int:
+        """Return how many threads of this machine want a processor that others have."""
+        ...
+
 
 class RealProcesses:
     """The processes of this machine."""
@@ -210,6 +214,16 @@ class RealProcesses:
             with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
                 found[pid] = int(file.read().rpartition(b")")[2].split()[1])
         return found
+
+    def waiting(self) -> int:
+        """Source: proc(5), `loadavg`: its fourth field counts all that run or want to."""
+        try:
+            with open("/proc/loadavg", encoding="ascii") as file:
+                runnable = int(file.read().split()[3].partition("/")[0])
+        except (OSError, ValueError, IndexError):
+            # Where it can't be known nobody waits for it.
+            return 0
+        return max(0, runnable - (os.cpu_count() or 1))
 
 
 def descendants(parents: Mapping[int, int], pid: int) -> list[int]:
