@@ -44,13 +44,14 @@ class Host:
         if self.layout.root:
             # Its parent is the operator's own choice, so only the root itself must exist.
             self._check(self.layout.root)
-        folders = self.layout.folders()
-        if not self._are_kept():
-            for path, mode in folders:
+        are_kept = self._are_kept()
+        for path, mode in self.layout.folders():
+            if not are_kept:
                 make_dirs(self.disk, path, mode)
-            self._remember_kept()
-        for path, _ in folders:
+            # Before the next one: nothing may be made below a folder that is a link.
             self._check(path)
+        if not are_kept:
+            self._remember_kept()
 
     def take_lock(self) -> Lock:
         """Become the only program that changes this host. `prepare` was called before.
@@ -69,7 +70,8 @@ class Host:
             boot_id = self.disk.read(self.layout.kept, _BOOT_ID_BYTES_MAX).decode(
                 "ascii", "replace"
             )
-        except FileNotFoundError:
+        except (FileNotFoundError, CapsuleError):
+            # What is wrong with it is said by the checks.
             return False
         folders = self.layout.folders()
         if boot_id == self.clock.boot_id() and all(self.disk.stat(path) for path, _ in folders):

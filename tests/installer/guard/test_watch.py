@@ -1,6 +1,7 @@
 """The guard's own program on this machine's kernel, where that lets it: root, real namespaces."""
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,6 +25,8 @@ pytestmark = [
 START = "import sys; from capsule_installer.guard import watch; sys.exit(watch.main())"
 PROGRAM = [sys.executable, "-c", START]
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+# The system's own: a step has a temporary folder to itself, and this checkout may lie in ours.
+PYTHON = shutil.which("python3", path=ENVIRONMENT["PATH"]) or sys.executable
 WAIT_S = 30
 
 
@@ -83,7 +86,7 @@ def guard(make):
 
 
 def python(text):
-    return [sys.executable, "-I", "-S", "-c", text]
+    return [PYTHON, "-I", "-S", "-c", text]
 
 
 @pytest.mark.parametrize("level", ["L2", "L3"])
@@ -118,7 +121,7 @@ def test_a_connect_is_denied_and_told_with_who_made_it(guard):
     assert "PermissionError" in output
     [finding] = found
     assert (finding["call"], finding["target"]) == ("connect", "192.0.2.7:80")
-    assert finding["executable"] == str(Path(sys.executable).resolve())
+    assert finding["executable"] == str(Path(PYTHON).resolve())
     assert finding["command"][-1] == text
 
 
@@ -146,7 +149,7 @@ def test_ordinary_programs_are_no_violation(guard):
         "pwd.getpwuid(0); subprocess.run(['true']); tempfile.mkdtemp()\n"
         "left, right = m.Pipe(); left.send(1); print(right.recv())\n"
     )
-    code, output, found = guard.run(sys.executable, "-c", text)
+    code, output, found = guard.run(PYTHON, "-c", text)
     assert (code, output, found) == (0, "1\n", [])
 
 
