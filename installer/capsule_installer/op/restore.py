@@ -1,5 +1,8 @@
 """Undo an op: the same as `rescue.sh`, step by step, by the program itself.
 
+An image that the engine does not take again keeps no unit down: each old unit is started, and
+whether it serves is for the check at the end to say.
+
 Everything that it puts in place was written before the stop, so it needs no space; it may be
 stopped anywhere and run again, by itself or by `rescue.sh`. The hold is removed only after all
 names are back, so that a restore that fails starts nothing half-switched.
@@ -8,6 +11,7 @@ Source: design, section 9 ("Restore"); `docs/reference/rescue.md`.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from capsule_installer.op.effects import Effects
@@ -81,6 +85,10 @@ class _Restore:
             # An absent node keeps its hold: nothing of ours may start on it.
             if not is_absent:
                 self._step("restore-unhold", _NAMES_MS, self._unhold)
+                if self._op.has(OpFile.IMAGES_OLD):
+                    # The journal has what failed; the unit that needs it will say so too.
+                    with suppress(CapsuleError, OSError):
+                        self._step("restore-images", _LOAD_MS, self._load_images)
                 self._step("restore-start", 2 * self._start_ms(), self._start)
         except (CapsuleError, OSError):
             # The journal has it. The hold is still there unless all names are back.
@@ -121,11 +129,19 @@ class _Restore:
     def _unhold(self) -> None:
         remove_hold(self._effects.disk, self._effects.layout)
 
+    def _load_images(self) -> None:
+        """Let the engine take again what it dropped as soon as nothing ran it."""
+        until_ms = self._effects.clock.boot_ms() + _LOAD_MS
+        failures: list[CapsuleError | OSError] = []
+        for image in self._op.images():
+            try:
+                self._effects.images.require([image], until_ms)
+            except (CapsuleError, OSError) as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
     def _start(self) -> None:
-        images = self._op.images()
-        if images:
-            # An engine may have dropped them as soon as nothing ran them.
-            self._effects.images.require(images, self._effects.clock.boot_ms() + _LOAD_MS)
         for unit in self._old:
             self._effects.services.start(unit.name, unit.start_ms)
         for unit in self._old:

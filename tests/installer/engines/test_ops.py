@@ -1,10 +1,14 @@
 """Ops of releases whose units run images: an engine that loses some never leaves a host down."""
 
+import errno
+
 import pytest
 
 from capsule_installer.care.collect import collect
 from capsule_installer.engines.images import EngineImages
+from capsule_installer.op.journal import read_journal
 from capsule_installer.op.op_folder import OpFile, Result
+from capsule_manifest.errors import Failed
 from support.engines import FakeEngine, config_of
 from support.images import ImageFile, layer_of
 from support.install_world import World
@@ -139,6 +143,29 @@ def test_a_restore_loads_again_what_the_engine_lost_of_the_old_release(world):
     assert carry_out(world, second, SECOND) is Result.RESTORED
     assert config_of(ONE) in world.engine.store
     assert set(world.machine.running.values()) == {first.generation}
+
+
+@pytest.mark.parametrize("how", ["refused", "no answer", "disk full"])
+def test_a_restore_starts_the_old_units_also_when_an_image_is_not_taken_again(world, how):
+    first, _ = install(world, 1, ONE, FIRST)
+    second = world.stage(build(2, TWO), broken=True)
+    holds = world.engine.holds
+
+    def lose(asked):
+        if asked == config_of(ONE) and world.host.op(SECOND).has(OpFile.STOPPING):
+            if how == "no answer":
+                raise Failed("engine-failed", "the engine does not answer")
+            if how == "disk full":
+                raise OSError(errno.ENOSPC, "no space left on device")
+            world.engine.store.pop(config_of(ONE), None)
+            world.engine.refuses = "read-only file system"
+        return holds(asked)
+
+    world.engine.holds = lose
+    assert carry_out(world, second, SECOND) is Result.RESTORED
+    assert set(world.machine.running.values()) == {first.generation}
+    states = {line["name"]: line["state"] for line in read_journal(world.host.op(SECOND))}
+    assert (states["restore-images"], states["restore-start"]) == ("failed", "done")
 
 
 def test_an_op_lists_the_images_of_the_old_release_for_whoever_restores_it(world):
