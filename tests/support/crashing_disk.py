@@ -128,6 +128,9 @@ class CrashingDisk:
     def begin_sync(self, path: str) -> None:
         self._disk.begin_sync(path)
 
+    def end_sync(self) -> None:
+        self._disk.end_sync()
+
     def step(
         self,
         where: str,

@@ -229,6 +229,9 @@ class ModelDisk:
     def begin_sync(self, path: str) -> None:
         del path  # it promises nothing, so nothing may be relied upon
 
+    def end_sync(self) -> None:
+        pass  # nothing was begun
+
     def lock(self, path: str) -> Lock:
         if path in self.locked:
             raise Failed("host-busy", "locked", where=path, retryable=True)

@@ -17,8 +17,8 @@ from capsule_manifest.op_reasons import restored_exit_code
 __all__ = ["follow_op", "op_exit_code", "stored_result"]
 
 _POLL_MS = 100
-# To tell is work here and on the controller, while a service that was just started needs the
-# processor: what happens between stop and start is told when it serves again.
+# To look and to tell is work here and on the controller, while a service that is being restarted
+# needs the processor: between stop and start it is done less often.
 _STOPPED_POLL_MS = 250
 _STOPPED = frozenset(
     {Event.STOP, Event.SWITCH, Event.RUN_STEPS, Event.RELEASE_NETWORK, Event.UNHOLD, Event.START}
@@ -52,12 +52,11 @@ def follow_op(
     if not op.has(OpFile.ORDER):
         raise Refused("op-unknown", "this host knows no such op", got=op_id)
     until_ms = effects.clock.boot_ms() + timeout_ms
-    journal, told = JournalReader(op), set[str]()
+    journal, told, is_stopped = JournalReader(op), set[str](), False
     while True:
-        lines = journal.new_lines()
-        for line in lines:
+        for line in journal.new_lines():
             yield "step", dict(line)
-        is_stopped = bool(lines) and lines[-1]["name"] in _STOPPED
+            is_stopped = line["name"] in _STOPPED
         proof = op.proof()
         if proof is not None and "proof" not in told:
             told.add("proof")

@@ -306,11 +306,13 @@ def _kept_listing(host: Host, component: Component, packing: Packing) -> Listing
     try:
         raw = host.disk.read(path, TreeLimits().size_bytes_max)
     except FileNotFoundError:
-        raise Refused(
-            "wire-malformed",
-            "a listing was not sent that this host doesn't keep",
+        # A collection may have taken it between the hello, which named it, and the lock.
+        raise Failed(
+            "partial-damaged",
+            "a listing was not sent, and is no longer kept",
             expected=blake3_text(component.tree),
             where=component.name,
+            retryable=True,
         ) from None
     try:
         tree = decode_tree(raw, root=component.tree)

@@ -45,7 +45,7 @@ from capsule_installer.system.fsops import keep_name, remove_tree, replace_file
 from capsule_manifest.canonical import JsonValue
 from capsule_manifest.digest import ObjectId, blake3_text, object_id
 from capsule_manifest.envelope import Envelope
-from capsule_manifest.errors import Refused
+from capsule_manifest.errors import Failed, Refused
 from capsule_manifest.keys import Signer
 from capsule_manifest.records import Marker, Step
 from capsule_manifest.release import Component, ComponentKind
@@ -164,8 +164,16 @@ class Stage:
         return self._sink.frames, self._sink.stored_bytes
 
     def close(self) -> None:
-        """Let go of what is open, keeping what came."""
+        """Let go of what is open, keeping what came, if the disk has taken it.
+
+        Raises: `disk-*`, if even removing what it has not taken fails.
+        """
         self._sink.close()
+        try:
+            self._disk.end_sync()
+        except Failed as failure:
+            self._host.reporter.log(f"what came is not kept: {failure}")
+            self._store.drop_new()
 
     # --- realise -------------------------------------------------------------------------------
 

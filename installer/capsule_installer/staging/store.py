@@ -7,6 +7,7 @@ hold is never written into.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from blake3 import blake3
@@ -34,6 +35,7 @@ class ObjectStore:
         self._layout = layout
         self._trusted = set(trusted)
         self._found: dict[ObjectId, str | None] = {}
+        self._new: list[str] = []
         self._folders: set[str] = set()
         self._before: dict[int, Mapping[str, int]] = {}
 
@@ -92,6 +94,7 @@ class ObjectStore:
         except FileExistsError:
             self._make_room(path)
             self._disk.put(path, content, mode)
+        self._new.append(path)
         self._found[digest] = path
 
     def adopt(self, path: str, digest: ObjectId, *, executable: bool) -> None:
@@ -103,7 +106,19 @@ class ObjectStore:
         self._make_room(target)
         self._disk.chmod(path, _mode(executable=executable))
         self._disk.rename(path, target)
+        self._new.append(target)
         self._found[digest] = target
+
+    def drop_new(self) -> None:
+        """Remove what this run has added: a disk that could not write it may tell nobody again.
+
+        Raises: `disk-*`.
+        """
+        for path in self._new:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(path)
+        self._new.clear()
+        self._found.clear()
 
     def share(self, path: str, digest: ObjectId, *, executable: bool) -> None:
         """Give a file that lies elsewhere and was hashed just now a name in the store.

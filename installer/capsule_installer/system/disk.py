@@ -197,7 +197,15 @@ class Disk(Protocol):
         """Let the disk begin with what it will have to write, and go on; promises nothing.
 
         Of a call while an earlier one is at work nothing comes. Raises nothing: what failed is
-        raised by the next `sync_filesystem`.
+        raised by the next `sync_filesystem` or `end_sync` of this disk.
+        """
+        ...
+
+    def end_sync(self) -> None:
+        """Wait for what was begun, and raise what any sync of this disk has failed with.
+
+        The kernel tells of a failed write once: whoever heard of it must not leave behind what
+        the next program would trust. Raises: `disk-*`.
         """
         ...
 
@@ -218,6 +226,7 @@ class RealDisk:
 
     def __init__(self) -> None:
         self._syncing: Ahead[None] | None = None
+        self._sync_failure: Failed | None = None
 
     def read(self, path: str, size_bytes_max: int) -> bytes:
         """Read a file. Source: `Disk.read`; a larger one is `disk-file-too-large`."""
@@ -356,11 +365,23 @@ class RealDisk:
     def sync_filesystem(self, path: str, why: str) -> None:
         """Make a whole file system durable. Source: syncfs(2)."""
         del why
+        self.end_sync()
+        try:
+            _sync(path)
+        except Failed as failure:
+            self._sync_failure = failure
+            raise
+
+    def end_sync(self) -> None:
+        """Wait and raise. Source: `Disk.end_sync`."""
         syncing, self._syncing = self._syncing, None
-        if syncing is not None:
-            # The kernel tells of a failed write once; this one may have heard of it.
-            syncing.result()
-        _sync(path)
+        try:
+            if syncing is not None:
+                syncing.result()
+        except Failed as failure:
+            self._sync_failure = failure
+        if self._sync_failure is not None:
+            raise self._sync_failure
 
     def begin_sync(self, path: str) -> None:
         """Begin to write in the background. Source: `Disk.begin_sync`."""
@@ -447,13 +468,16 @@ def _sync(path: str) -> None:
     # Python 3.11 has no name for the call, and most runs of the program don't make it.
     from ctypes import CDLL, get_errno
 
-    with translated(path):
+    try:
         handle = os.open(path, _OPEN_READ | os.O_DIRECTORY)
         try:
             if CDLL(None, use_errno=True).syncfs(handle) != 0:
                 raise OSError(get_errno(), "syncfs failed", path)
         finally:
             os.close(handle)
+    except OSError as error:
+        # Also of a folder that is not there: nobody decides by that here.
+        raise disk_error(error, path) from error
 
 
 @cache
