@@ -43,9 +43,11 @@ class EarlyStreams:
         self._argv = argv
         self._limits = limits
         self._openings: dict[str, _Opening] = {}
+        self._switch_s = sys.getswitchinterval()
 
     def begin(self, endpoints: Mapping[str, Endpoint]) -> None:
         """Begin to open a stream to each of the first nodes."""
+        sys.setswitchinterval(_SWITCH_S)
         for node, endpoint in tuple(endpoints.items())[:EARLY_MAX]:
             try:
                 transport = self._connect(endpoint, node)
@@ -63,6 +65,8 @@ class EarlyStreams:
             Refused: `endpoint-invalid`.
         """
         transport = self._connect(endpoint, node)
+        # All has been imported by now.
+        sys.setswitchinterval(self._switch_s)
         opening = self._openings.get(node)
         if opening is None or opening.endpoint != endpoint:
             return transport
@@ -79,6 +83,7 @@ class EarlyStreams:
         trace: TracebackType | None,
     ) -> None:
         """Close what nobody claimed; what is still being opened closes itself."""
+        sys.setswitchinterval(self._switch_s)
         for opening in self._openings.values():
             opening.abandon()
 
@@ -105,8 +110,7 @@ def streams_for(arguments: Sequence[str]) -> EarlyStreams:
     early = EarlyStreams(
         connect, lambda way: (host_program(way), "receive", "--hello"), limits=RECEIVE
     )
-    if (lane is None) == bool(nodes):
-        sys.setswitchinterval(_SWITCH_S)
+    if (lane is None) == bool(nodes) and "--help" not in arguments:
         early.begin(first_sight(Path(fleet), lane=lane, nodes=tuple(nodes)))
     return early
 
@@ -152,7 +156,7 @@ class _Opening:
         self._limits = limits
         self._lock = threading.Lock()
         self._channel: Channel | None = None
-        self._failure: CapsuleError | None = None
+        self._failure: CapsuleError | OSError | None = None
         self._state = _State.WAITING
         # A process that has failed must not wait for a handshake: the client ends with its pipes.
         self._thread = threading.Thread(target=self._open, daemon=True)
@@ -192,7 +196,8 @@ class _Opening:
     def _open(self) -> None:
         try:
             channel = self._transport.open(self._argv, limits=self._limits)
-        except CapsuleError as error:
+        except (CapsuleError, OSError) as error:
+            # Whoever claims the stream hears of it.
             self._failure = error
             return
         with self._lock:

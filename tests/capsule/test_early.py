@@ -1,5 +1,6 @@
 """Streams that are opened before a command knows for sure where they lead."""
 
+import sys
 import threading
 
 import pytest
@@ -154,6 +155,8 @@ def test_a_stream_to_another_place_or_for_another_program_is_never_used(way):
     way.let_through.set()
     with early_on(way) as early:
         early.begin({"n1": endpoint()})
+        while not way.streams:
+            pass
         assert early.connect(endpoint("10.0.0.2"), "n1") is way
         assert early.connect(endpoint(), "n2") is way
         transport = early.connect(endpoint(), "n1")
@@ -198,6 +201,7 @@ def test_no_more_are_begun_than_are_worked_on_at_a_time(way):
         (["--node=n4", "--node", "n1", "a.capsule"], ["n4", "n1"]),
         (["a.capsule"], []),
         (["--help"], []),
+        (["a.capsule", "--lane", "all", "--help"], []),
         (["a.capsule", "--lane", "all", "--node", "n1"], []),
         (["a.capsule", "--lane"], []),
         (["a.capsule", "--node", "gone"], []),
@@ -212,3 +216,23 @@ def test_streams_begin_as_the_arguments_say_and_none_if_they_contradict(
     with streams_for([*arguments, f"--fleet={tmp_path / 'fleet.toml'}"]):
         assert met == begun
     way.let_through.set()
+
+
+def test_what_the_machine_refuses_while_a_stream_is_opened_is_said_to_whoever_opens(way):
+    way.failure = OSError(28, "No space left on device", "/tmp/config")
+    way.let_through.set()
+    with early_on(way) as early_streams:
+        early_streams.begin({"n1": endpoint()})
+        transport = early_streams.connect(endpoint(), "n1")
+        with pytest.raises(OSError, match="No space left"):
+            transport.open(ARGV, limits=RECEIVE)
+
+
+def test_threads_take_turns_as_usual_once_the_streams_are_asked_for(way):
+    usual = sys.getswitchinterval()
+    way.let_through.set()
+    with early_on(way) as early_streams:
+        early_streams.begin({"n1": endpoint()})
+        assert sys.getswitchinterval() < usual
+        early_streams.connect(endpoint(), "n1")
+        assert sys.getswitchinterval() == usual
