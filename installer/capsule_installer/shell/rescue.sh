@@ -26,14 +26,38 @@ log() {
     echo "rescue: $*" >&2
 }
 
-# Set `process_state` and `process_ticks` of a pid; fail when there is none.
+# Set `process_state`, `process_group`, `process_threads` and `process_ticks` of a pid; fail when there
+# is none.
 look() {
     { IFS= read -r stat_line < "/proc/$1/stat"; } 2> /dev/null || return 1
     # The name is in brackets and may hold anything, so fields count from the last bracket.
     set -- ${stat_line##*) }
-    process_state=$1
-    shift 19
+    process_state=$1 process_group=$3
+    shift 17
+    process_threads=$1
+    shift 2
     process_ticks=$1
+}
+
+# Succeed while the process that `look` has found may still do something: a leader is a zombie already
+# while a thread of it ends its last system call.
+is_running() {
+    [ "$process_state" != Z ] || [ "$process_threads" -gt 1 ]
+}
+
+# Succeed while something of a process group is alive. A guarded step is in a session of its own, but
+# the first process of its namespace is in the group, and ends after everything in there.
+is_group_alive() {
+    kill -0 "-$1" 2> /dev/null || return 1
+    set +f
+    set -- "$1" /proc/[0-9]*
+    set -f
+    group=$1
+    shift
+    for entry; do
+        if look "${entry#/proc/}" && [ "$process_group" = "$group" ] && is_running; then return 0; fi
+    done
+    return 1
 }
 
 # Kill the process group whose leader a file names as "pid start-time"; a reused pid is left alone.
@@ -42,11 +66,21 @@ kill_recorded() {
     { read -r pid ticks < "$1"; } 2> /dev/null || return 0
     case $pid in '' | *[!0-9]*) return 0 ;; esac
     [ "$pid" != $$ ] || return 0
-    look "$pid" && [ "$process_ticks" = "$ticks" ] || return 0
-    kill -KILL "-$pid" 2> /dev/null
-    # Its last system call may still run: names must not move under the restore.
-    while look "$pid" && [ "$process_ticks" = "$ticks" ] && [ "$process_state" != Z ]; do
+    if look "$pid"; then
+        [ "$process_ticks" = "$ticks" ] || return 0
+        kill -KILL "-$pid" 2> /dev/null
+    fi
+    # Last system calls may still run, also those of a group whose leader is gone: names must not
+    # move under the restore.
+    while look "$pid" && [ "$process_ticks" = "$ticks" ] && is_running; do
         pause 0.01
+    done
+    now
+    gone_ms=$((now_ms + 2000))
+    while is_group_alive "$pid"; do
+        now
+        [ "$now_ms" -lt "$gone_ms" ] || { log "something of process $pid does not end"; return 0; }
+        pause 0.02
     done
 }
 

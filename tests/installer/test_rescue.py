@@ -1,0 +1,99 @@
+"""What `rescue.sh` waits for before it moves a name."""
+
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from capsule_installer.op.op_folder import OpFile, Result
+from support.staged_host import Build
+from support.supervising import doom
+
+pytestmark = pytest.mark.network
+
+FIRST, SECOND = "1" * 32, "2" * 32
+
+
+@pytest.fixture
+def stopped(host):
+    """A host whose supervisor died when the new release's names were in place."""
+    first = host.stage(Build(counter=1))
+    second = host.stage(Build(counter=2))
+    assert host.install(first, op_id=FIRST)[0] == 0
+    op = doom(host, second, "run-steps", op_id=SECOND)
+    return host, first, op
+
+
+def ticks(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+def lead(script):
+    """Start a shell that leads a group; return it with the line that names it in an op."""
+    leader = subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True)
+    return leader, f"{leader.pid} {ticks(leader.pid)}\n".encode()
+
+
+def alive(group):
+    """Return the states of what of a process group is more than a zombie."""
+    states = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, its_group = entry.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state != "Z":
+                states.append(state)
+    return states
+
+
+def name_worker(op, line):
+    path = Path(op.path) / OpFile.WORKER
+    path.unlink(missing_ok=True)
+    path.write_bytes(line)
+
+
+def test_names_move_only_when_the_last_of_a_group_without_a_leader_is_gone(stopped, tmp_path):
+    host, first, op = stopped
+    written = tmp_path / "last-write"
+    leader, line = lead(f"(sleep 1; : > {written}) & sleep 0.1")
+    name_worker(op, line)
+    leader.wait()
+    assert host.rescue(SECOND, "now") == 0
+    assert op.result() is Result.RESTORED
+    moved_ns = Path(host.layout.current).lstat().st_ctime_ns
+    assert written.stat().st_mtime_ns < moved_ns
+    assert host.current() == first.generation
+
+
+def test_a_group_that_does_not_end_delays_a_restore_by_a_bounded_time(stopped, tmp_path):
+    host, first, op = stopped
+    leader, line = lead(f"(sleep 30; : > {tmp_path}/late) & echo $! > {tmp_path}/left; sleep 0.1")
+    name_worker(op, line)
+    leader.wait()
+    began = time.monotonic()
+    assert host.rescue(SECOND, "now") == 0
+    assert 2 <= time.monotonic() - began < 12
+    assert host.current() == first.generation
+    subprocess.run(["/bin/kill", "-KILL", "--", f"-{leader.pid}"], check=True)
+
+
+def test_a_worker_is_killed_with_its_group_and_waited_for_although_nobody_reaps_it(stopped):
+    host, first, op = stopped
+    leader, line = lead("sleep 100 & wait")
+    name_worker(op, line)
+    assert host.rescue(SECOND, "now") == 0
+    assert leader.wait(0.1) == -9
+    assert alive(leader.pid) == []
+    assert host.current() == first.generation
+
+
+def test_a_number_that_somebody_else_has_now_is_neither_killed_nor_waited_for(stopped):
+    host, first, op = stopped
+    leader, _ = lead("sleep 100")
+    name_worker(op, f"{leader.pid} 1\n".encode())
+    assert host.rescue(SECOND, "now") == 0
+    assert leader.poll() is None
+    leader.kill()
+    leader.wait()
+    assert host.current() == first.generation
