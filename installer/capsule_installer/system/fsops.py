@@ -5,6 +5,7 @@ new state is there whole, and at most a temporary name is left, which the next c
 """
 
 import os
+from contextlib import suppress
 
 from capsule_installer.system.disk import Disk, FileKind
 from capsule_manifest.errors import Failed
@@ -66,10 +67,9 @@ def make_dirs(disk: Disk, path: str, mode: int) -> None:
         return
     parent = _folder(path)
     make_dirs(disk, parent, mode)
-    try:
+    with suppress(FileExistsError):
+        # Whoever was faster may be stopped before his own fsync, and a boot looks only once.
         disk.mkdir(path, mode)
-    except FileExistsError:
-        return
     # A file that is durable in a folder whose own name is not is lost with the folder.
     disk.fsync_dir(parent, "new folder's name")
 

@@ -95,6 +95,20 @@ def test_missing_folders_are_made_and_survive():
     assert disk.stat("/d/a").mode == 0o700
 
 
+def test_a_folder_that_somebody_else_made_at_the_same_moment_is_durable_too():
+    class Raced(ModelDisk):
+        def mkdir(self, path, mode):
+            super().mkdir(path, mode)
+            if path == "/d/a":
+                raise FileExistsError(path)
+
+    disk = Raced()
+    disk.mkdir("/d", 0o755)
+    disk.sync_filesystem("/", "test")
+    make_dirs(disk, "/d/a", 0o700)
+    assert all(left.stat("/d/a") is not None for _, left in survivors(disk))
+
+
 def test_a_link_leads_to_the_old_or_the_new_target():
     disk = fresh()
     switch_link(disk, "/d/current", "one")
