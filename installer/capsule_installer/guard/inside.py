@@ -69,6 +69,9 @@ class Inside:
     def live(self) -> NoReturn:
         """Make the guard, say how that went, serve until the control socket closes, and end."""
         try:
+            # Steps have the same user and may read /proc/1: nothing there must lead out.
+            self.kernel.hide()
+            self._let_go()
             self._confine()
         except OSError as error:
             self._say({"failed": str(error)})
@@ -76,6 +79,17 @@ class Inside:
         while request := os.read(self.control.fileno(), MESSAGE_BYTES_MAX):
             self._serve(json.loads(request))
         os._exit(0)
+
+    def _let_go(self) -> None:
+        """Close whatever the guard's program had open: its orders, its answers and its log."""
+        nothing = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(self.output, 1)
+        os.dup2(self.output, 2)
+        low = 3
+        for kept in (*sorted({self.output, self.control.fileno()}), os.sysconf("SC_OPEN_MAX")):
+            os.closerange(low, kept)
+            low = kept + 1
 
     def _confine(self) -> None:
         kernel = self.kernel

@@ -35,6 +35,7 @@ _AT_FDCWD: Final = -100
 _AT_RECURSIVE: Final = 0x8000
 _ATTR_READ_ONLY: Final = 0x1
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_CAP_AMBIENT: Final = 47
@@ -58,6 +59,10 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 class Kernel(Protocol):
     """What is asked of the kernel, in the order in which a guard is made."""
+
+    def hide(self) -> None:
+        """Let no process without CAP_SYS_PTRACE see this one's descriptors or its memory."""
+        ...
 
     def leave_processes(self) -> None:
         """Let the next child be the first process of a PID namespace of its own."""
@@ -106,6 +111,10 @@ class Kernel(Protocol):
 
 class RealKernel:
     """The kernel of this machine."""
+
+    def hide(self) -> None:
+        """Source: prctl(2), PR_SET_DUMPABLE; proc(5). Whatever is executed is seen again."""
+        _checked("prctl", _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
     def leave_processes(self) -> None:
         """Source: pid_namespaces(7)."""

@@ -114,6 +114,35 @@ def test_a_step_has_three_descriptors_whatever_its_starters_had(make):
     assert (code, output.split()) == (0, ["0", "1", "2", "3"])
 
 
+def test_the_first_process_has_nothing_that_leads_out(guard):
+    [first] = _children(guard.process.pid)
+    links = {link.name: str(link.readlink()) for link in Path(f"/proc/{first}/fd").iterdir()}
+    assert links["0"] == "/dev/null"
+    assert links["1"] == links["2"]
+    assert links["1"].startswith("pipe:")
+    others = [link for link in links.values() if link not in {"/dev/null", links["1"]}]
+    # Its own end of a pair that only the guard's program has the other end of.
+    assert [link.partition(":")[0] for link in others] == ["socket"]
+
+
+def test_a_step_can_neither_read_nor_forge_what_the_supervisor_is_told(guard):
+    text = (
+        "import os\n"
+        "for name in [f'fd/{n}' for n in range(32)] + ['mem', 'environ']:\n"
+        "    for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):\n"
+        "        try:\n"
+        "            file = os.open(f'/proc/1/{name}', flags | os.O_NONBLOCK)\n"
+        "        except OSError:\n"
+        "            continue\n"
+        "        print(name, flags)\n"
+        '        os.write(file, b\'rubbish\\n{"exit": 0, "output": "forged"}\\n\')\n'
+        "try: print(os.readlink('/proc/1/fd/0'))\n"
+        "except PermissionError: print('hidden')\n"
+    )
+    assert guard.run(*python(text)) == (0, "hidden\n", [])
+    assert guard.run("/bin/true") == (0, "", [])
+
+
 def test_a_connect_is_denied_and_told_with_who_made_it(guard):
     text = "import socket; socket.create_connection(('192.0.2.7', 80))"
     code, output, found = guard.run(*python(text))
@@ -242,6 +271,10 @@ def test_a_program_that_is_not_there_ends_as_in_a_shell(guard):
 
 def test_a_program_killed_by_its_signal_says_which(guard):
     assert guard.run("/bin/sh", "-c", "kill -9 $$")[0] == -9
+
+
+def _children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def _running(text):
