@@ -151,8 +151,12 @@ class BuildBench:
     def _cold(self) -> Run:
         self._switch(0)
         shutil.rmtree(self._output, ignore_errors=True)
-        shutil.rmtree(self._folder / "cache" / "capsule" / "remembered", ignore_errors=True)
-        return self._build()
+        shutil.rmtree(self._remembered, ignore_errors=True)
+        run = self._build()
+        # Of these packs and no others: what is remembered is bound to the files themselves.
+        shutil.rmtree(self._kept, ignore_errors=True)
+        shutil.copytree(self._remembered, self._kept)
+        return run
 
     def _unchanged(self) -> Run:
         self._cold_once()
@@ -176,8 +180,6 @@ class BuildBench:
         self._switch(0)
         if not self._output.is_dir() or not self._kept.is_dir():
             self._cold()
-            shutil.rmtree(self._kept, ignore_errors=True)
-            shutil.copytree(self._remembered, self._kept)
 
     def _build(self) -> Run:
         return measured(self._command("build", f"--output={self._output}"), self._environment)
