@@ -379,7 +379,7 @@ def without(kind):
         (MessageType.MANIFEST, "wire-malformed"),
         (MessageType.SIGNATURE, "signature-missing"),
         (MessageType.PACKING, "wire-malformed"),
-        (MessageType.TREE, "wire-malformed"),
+        (MessageType.TREE, "partial-damaged"),
     ],
 )
 def test_a_delivery_that_lacks_a_part_is_refused(receiver, kind, error_id):
