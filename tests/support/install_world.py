@@ -297,8 +297,8 @@ class NoWorker:
     def release(self, op: OpFolder) -> None:
         pass
 
-    def abandon(self) -> None:
-        pass
+    def abandon(self) -> bool:
+        return True
 
     def run(
         self,

@@ -17,7 +17,7 @@ from capsule_installer.op.worker import Worker
 from capsule_installer.system.clock import Clock
 from capsule_installer.system.conversation import Conversation, Conversations
 from capsule_installer.system.processes import CLEAN_ENVIRONMENT, Processes
-from capsule_manifest.errors import Failed
+from capsule_manifest.errors import Failed, Refused
 
 __all__ = ["GuardedWorker"]
 
@@ -57,6 +57,7 @@ class GuardedWorker:
         self._guard: Conversation | None = None
         self._killed: Conversation | None = None
         self._why_not = "it was not begun"
+        self._level = "L0"
         self._has_run = False
         self._reports_only = False
         self._findings: list[Finding] = []
@@ -68,6 +69,7 @@ class GuardedWorker:
 
     def begin(self, op: OpFolder, *, level: str) -> None:
         """Start the guard's program and tell it the level. Source: `Worker.begin`."""
+        self._level = level
         if level in _UNGUARDED:
             return
         try:
@@ -108,7 +110,7 @@ class GuardedWorker:
         until_ms: int,
     ) -> None:
         """Run all steps. Source: `Worker.run`."""
-        if self._guard is None:
+        if self._level in _UNGUARDED:
             base = self._traffic() if self._counts else None
             try:
                 self._plain.run(
@@ -121,6 +123,11 @@ class GuardedWorker:
                     note_findings(op, [sent])
             return
         for argv in steps:
+            if self._guard is None:
+                raise Failed(
+                    "guarded-step-failed", "there is no guard to run a step under",
+                    expected=self._level, where=" ".join(argv),
+                )  # fmt: skip
             self._has_run = True
             step = {
                 "argv": list(argv),
@@ -129,15 +136,14 @@ class GuardedWorker:
             }
             self._guard.say(json.dumps({"run": step}).encode())
             where = " ".join(argv)
-            ended = self._attend(op, until_ms, where)
+            code, output = self._attend(op, until_ms, where)
             if self._found_count > FINDINGS_MAX:
                 # Only now: a step that tries for ever must not keep the disk busy too.
                 note_findings(op, self._findings, more=self._found_count - FINDINGS_MAX)
-            if ended["exit"] != 0:
-                output = str(ended["output"]).strip()[-_OUTPUT_CHARACTERS:]
+            if code != 0:
                 raise Failed(
                     "guarded-step-failed", "a declared step failed",
-                    got=f"exit {ended['exit']}: {output}", where=where,
+                    got=f"exit {code}: {output.strip()[-_OUTPUT_CHARACTERS:]}", where=where,
                 )  # fmt: skip
 
     def release(self, op: OpFolder) -> None:
@@ -145,30 +151,43 @@ class GuardedWorker:
         guard = self._guard
         if guard is None:
             return
-        if self._has_run:
-            # What a step left behind may have tried since; nothing of it is alive after this.
-            guard.close()
-            until_ms = self._clock.boot_ms() + _END_MS
-            while (said := self._hear(until_ms)) and "finding" in said:
-                self._found(op, said["finding"], "a declared step, after its end")
+        if not self._has_run:
+            self._kill()
+            return
+        # What a step left behind may have tried since.
+        guard.close()
+        until_ms = self._clock.boot_ms() + _END_MS
+        while (said := self._hear(until_ms)) and "finding" in said:
+            self._found(op, said["finding"], "a declared step, after its end")
         self._kill()
+        # Silent or ended, by itself or by another's hand: only this says that nothing is left.
+        if not self._await_gone():
+            raise Failed("guarded-step-failed", "something of a declared step does not end")
 
-    def abandon(self) -> None:
+    def abandon(self) -> bool:
         """Kill whatever is left of the guard, and wait for it. Source: `Worker.abandon`."""
         self._kill()
-        if self._killed is not None:
-            # Its first process is gone only once everything in its namespace is.
-            self._killed.await_gone(_END_MS)
-            self._killed = None
+        return self._await_gone()
+
+    def _await_gone(self) -> bool:
+        # Its first process is gone only once everything in its namespace is.
+        if self._killed is not None and not self._killed.await_gone(_END_MS):
+            return False
+        self._killed = None
+        return True
 
     def _await_armed(self, until_ms: int) -> object:
         """Return None when the guard stands, and why not otherwise."""
-        said = self._hear(until_ms)
+        try:
+            said = self._hear(until_ms)
+        except Failed as error:
+            return error.got
         if said is None:
             return "no answer in time"
         return None if "armed" in said else said.get("failed", "it ended")
 
-    def _attend(self, op: OpFolder, until_ms: int, where: str) -> dict[str, Any]:
+    def _attend(self, op: OpFolder, until_ms: int, where: str) -> tuple[int, str]:
+        """Return a step's exit code and its output."""
         while True:
             said = self._hear(until_ms)
             if said is None:
@@ -177,16 +196,22 @@ class GuardedWorker:
                     "process-timeout", "a program did not end in time",
                     expected="within the limit of guarded steps", where=where,
                 )  # fmt: skip
-            if "finding" in said:
-                self._found(op, said["finding"], where)
-            elif "exit" in said:
-                return said
-            else:
-                self._kill()
-                raise Failed("guarded-step-failed", "the guard ended", where=where)
+            match said:
+                case {"finding": item}:
+                    self._found(op, item, where)
+                case {"exit": int() as code, "output": str() as output}:
+                    return code, output
+                case _ if not said:
+                    self._kill()
+                    raise Failed("guarded-step-failed", "the guard ended", where=where)
+                case _:
+                    raise self._garbled(json.dumps(said))
 
     def _found(self, op: OpFolder, item: object, where: str) -> None:
-        finding = decode_finding(item)
+        try:
+            finding = decode_finding(item)
+        except Refused as error:
+            raise self._garbled(error.got) from error
         self._found_count += 1
         if self._found_count <= FINDINGS_MAX:
             self._findings.append(finding)
@@ -206,8 +231,21 @@ class GuardedWorker:
         line = self._guard.hear(max(1, until_ms - self._clock.boot_ms()))
         if line is None:
             return None
-        said: dict[str, Any] = json.loads(line) if line else {}
+        try:
+            said = json.loads(line) if line else {}
+        except (ValueError, RecursionError) as error:
+            raise self._garbled(line.decode("utf-8", "backslashreplace")) from error
+        if not isinstance(said, dict):
+            raise self._garbled(line.decode("utf-8", "backslashreplace"))
         return said
+
+    def _garbled(self, got: object) -> Failed:
+        """End a guard that says what none says, and return the failure to raise."""
+        self._kill()
+        return Failed(
+            "guarded-step-failed", "the guard can't be understood",
+            got=str(got)[:_OUTPUT_CHARACTERS],
+        )  # fmt: skip
 
     def _kill(self) -> None:
         if self._guard is not None:

@@ -92,12 +92,13 @@ def _attempt(effects: Effects, op: OpFolder, order: Order, journal: Journal) -> 
         )
         transaction.run()
     except (CapsuleError, OSError) as error:
-        # Nothing of a step may outlive this: names are about to move.
-        effects.worker.abandon()
+        # Nothing of a step should outlive this: names are about to move. What a kill does not end
+        # hangs in the kernel; users wait no longer for it, and it is told.
+        left = "" if effects.worker.abandon() else " (something of a guarded step does not end)"
         # The file decides and not `transaction.state`: a failed fsync may have left the name.
         if op.has(OpFile.INTENT):
             state = transaction.state if transaction else State.ACCEPTED
-            restore_op(effects, op, reason=f"{state}: {error}", after_boot=False)
+            restore_op(effects, op, reason=f"{state}: {error}{left}", after_boot=False)
         else:
             _note_refusal(op, error)
 

@@ -57,12 +57,13 @@ class Worker(Protocol):
         """End the guard, with every process that steps have left in it.
 
         Raises:
-            Failed: `network-violation` for what they tried since.
+            Failed: `network-violation` for what they tried since; `guarded-step-failed` when
+                something of them does not end.
         """
         ...
 
-    def abandon(self) -> None:
-        """Kill what is left of an op that failed; nothing when there is nothing."""
+    def abandon(self) -> bool:
+        """Kill what is left of an op that failed; say whether nothing of it is alive any more."""
         ...
 
 
@@ -88,8 +89,9 @@ class StepWorker:
     def release(self, op: OpFolder) -> None:
         """Release nothing."""
 
-    def abandon(self) -> None:
+    def abandon(self) -> bool:
         """Leave steps to their own ends: each is waited for, or killed, as it runs."""
+        return True
 
     def run(
         self,

@@ -22,6 +22,7 @@ class FakeGuard:
     """Says its lines one by one, then ends; None stands for silence."""
 
     pid = 77
+    is_stuck = False
 
     def __init__(self, *lines):
         self.lines = list(lines)
@@ -36,7 +37,7 @@ class FakeGuard:
         if not self.lines:
             return b""
         line = self.lines.pop(0)
-        return None if line is None else json.dumps(line).encode()
+        return line if line is None or isinstance(line, bytes) else json.dumps(line).encode()
 
     def close(self):
         self.events.append("closed")
@@ -46,7 +47,10 @@ class FakeGuard:
 
     def await_gone(self, timeout_ms):
         assert self.events[-1] == "killed"
+        if self.is_stuck:
+            return False
         self.events.append("gone")
+        return True
 
 
 class FakeConversations:
@@ -222,7 +226,7 @@ def test_at_report_the_op_goes_on_and_the_tries_are_kept(make, op):
     run(worker, op, until_ms)
     worker.release(op)
     assert read_violations(op) == (TRIED.text(), TRIED.text())
-    assert guard.events == ["closed", "killed"]
+    assert guard.events == ["closed", "killed", "gone"]
 
 
 def test_a_program_that_tries_for_ever_fills_no_receipt(make, op):
@@ -267,6 +271,68 @@ def test_a_guard_in_which_nothing_ran_ends_without_waiting(make, op):
     worker, guard, _ = armed(make, op, None)
     worker.release(op)
     assert guard.events == ["killed"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"rubbish",
+        b"[]",
+        b"7",
+        b"\xff",
+        b"[" * 100_000,
+        {"exit": 0},
+        {"exit": "0", "output": ""},
+        {"finding": {"call": 1}},
+        {"canary": {}},
+    ],
+)
+def test_what_no_guard_says_ends_it_and_fails_the_step(make, op, line):
+    worker, guard, until_ms = armed(make, op, line, ended())
+    with pytest.raises(Failed, match="can't be understood") as caught:
+        run(worker, op, until_ms)
+    assert caught.value.error_id == "guarded-step-failed"
+    assert guard.events == ["killed"]
+    assert worker.abandon()
+
+
+def test_rubbish_instead_of_a_canary_is_no_guard(make, op, refused):
+    worker, until_ms = make(FakeGuard(b"rubbish"))
+    worker.begin(op, level="L3")
+    with pytest.raises(Failed, match="rubbish") as caught:
+        worker.arm(op, level="L3", policy="fail", until_ms=until_ms)
+    assert caught.value.error_id == "guard-not-armed"
+    assert refused == ["L3"]
+
+
+@pytest.mark.parametrize("last", [[None], []])
+def test_services_start_only_when_nothing_of_a_step_is_alive(make, op, last):
+    for is_stuck in (False, True):
+        worker, guard, until_ms = armed(make, op, ended(), *last)
+        guard.is_stuck = is_stuck
+        run(worker, op, until_ms)
+        if not is_stuck:
+            worker.release(op)
+            assert guard.events == ["closed", "killed", "gone"]
+            continue
+        with pytest.raises(Failed, match="does not end") as caught:
+            worker.release(op)
+        assert caught.value.error_id == "guarded-step-failed"
+        assert not worker.abandon()
+
+
+@pytest.mark.parametrize("level", ["L2", "L3"])
+def test_without_its_guard_no_step_runs(make, op, level):
+    plain = PlainWorker()
+    worker, until_ms = make(None, plain)
+    worker.begin(op, level=level)
+    with pytest.raises(Failed, match="no guard"):
+        run(worker, op, until_ms)
+    worker, _, until_ms = armed(make, op)
+    worker.release(op)
+    with pytest.raises(Failed, match="no guard"):
+        run(worker, op, until_ms)
+    assert plain.ran == []
 
 
 def test_names_move_only_when_nothing_of_a_step_is_alive(make, op):

@@ -57,10 +57,17 @@ def test_its_whole_group_is_killed(start):
     child = int(parent.hear(5_000))
     parent.kill()
     parent.kill()
-    parent.await_gone(10_000)
+    assert parent.await_gone(10_000)
     with suppress(FileNotFoundError):
         # Whoever adopted it may not have looked yet.
         assert Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_group_that_does_not_end_is_told(start):
+    stays = start(["/bin/sleep", "1000"])
+    assert not stays.await_gone(20)
+    stays.kill()
+    assert stays.await_gone(10_000)
 
 
 def test_a_program_that_is_not_there_is_not_started():
