@@ -76,6 +76,7 @@ NEEDED_ELSEWHERE: Final[Mapping[str, str]] = {
     "finished load's note": "test_the_note_of_a_finished_load_does_not_come_back",
     "kept file's data": "test_without_any_one_fsync_an_edit_could_be_lost",
     "kept file's name": "test_without_any_one_fsync_an_edit_could_be_lost",
+    "late edit's name": "test_without_its_fsync_an_edit_made_during_an_op_could_be_lost",
     "loaded image": "test_the_store_is_durable_before_a_load_is_said_to_be_done",
     "name of what is set aside": "test_without_any_one_fsync_an_edit_could_be_lost",
     "put-back file's data": "test_without_its_fsync_what_was_put_back_could_come_undone",

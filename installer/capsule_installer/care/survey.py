@@ -19,7 +19,7 @@ from capsule_installer.host.identity import NodeSigner, load_node_key
 from capsule_installer.host.layout import Layout
 from capsule_installer.host.receipts import ReceiptChain
 from capsule_installer.host.state import HostState
-from capsule_installer.op.managed_files import ABSENT_FILE, WantedFile, difference
+from capsule_installer.op.managed_files import ABSENT_FILE, WantedFile, difference, names_aside
 from capsule_installer.services.base import ServiceManager
 from capsule_installer.staging.runtime import running_runtime
 from capsule_installer.system.accounts import Accounts
@@ -261,10 +261,14 @@ class Surveyor:
             ids = None if mode is None else self._ids(target, owner, group)
             path = self._layout.inside(target)
             wanted = WantedFile(path=path, digest=digest, mode=mode, owner=ids)
-            got = difference(self._disk, wanted)
+            got = difference(self._disk, wanted) or self._aside(path)
             if got:
                 changed.append(ChangedFile(target=path, expected=wanted.text, got=got))
         return tuple(changed)
+
+    def _aside(self, path: str) -> str:
+        names = names_aside(self._disk, path)
+        return f"an edit lies beside it as {names[0]}" if names else ""
 
     def _ids(self, target: str, owner: str, group: str) -> tuple[int, int] | None:
         return self._tried(
@@ -283,7 +287,7 @@ class Surveyor:
             for target in sorted(files.keys() - ours.keys()):
                 path = self._layout.inside(target)
                 wanted = WantedFile(path=path, digest=files[target], mode=None, owner=None)
-                if difference(self._disk, wanted) not in {"", ABSENT_FILE}:
+                if difference(self._disk, wanted) not in {"", ABSENT_FILE} or self._aside(path):
                     found.append(Obstacle(generation=name, target=path))
         return tuple(found)
 

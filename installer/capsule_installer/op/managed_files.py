@@ -9,11 +9,12 @@ Source: design, section 9 ("Markers and identity"); `docs/reference/managed-file
 from dataclasses import dataclass
 from typing import Final
 
+from capsule_installer.op.switch_plan import aside_name
 from capsule_installer.system.disk import Disk, FileKind, FileStat
 from capsule_manifest.digest import ObjectId, blake3_text, object_id
 from capsule_manifest.errors import CapsuleError
 
-__all__ = ["ABSENT_FILE", "FILE_BYTES_MAX", "WantedFile", "difference"]
+__all__ = ["ABSENT_FILE", "FILE_BYTES_MAX", "WantedFile", "difference", "names_aside"]
 
 ABSENT_FILE: Final = "absent"
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -54,6 +55,17 @@ def difference(disk: Disk, wanted: WantedFile) -> str:
         return f"can't be read: {error}"
     differs = [] if got == wanted.digest else [blake3_text(got)]
     return ", ".join([*differs, *_attributes(found, wanted)])
+
+
+def names_aside(disk: Disk, path: str) -> list[str]:
+    """Return the names beside `path` under which edits lie that nobody has set aside yet.
+
+    The first free name is given and the last one is finished first, so there is no gap.
+    """
+    names: list[str] = []
+    while disk.stat(name := aside_name(path, len(names) + 1)) is not None:
+        names.append(name)
+    return names
 
 
 def _attributes(found: FileStat, wanted: WantedFile) -> list[str]:

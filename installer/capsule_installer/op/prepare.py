@@ -13,7 +13,13 @@ from typing import Final
 
 from capsule_installer.op.effects import Effects
 from capsule_installer.op.installed import Installation, PlacedFile, installed_marker_path
-from capsule_installer.op.managed_files import ABSENT_FILE, FILE_BYTES_MAX, WantedFile, difference
+from capsule_installer.op.managed_files import (
+    ABSENT_FILE,
+    FILE_BYTES_MAX,
+    WantedFile,
+    difference,
+    names_aside,
+)
 from capsule_installer.op.switch_plan import (
     Change,
     Group,
@@ -118,9 +124,10 @@ def require_as_prepared(
             continue
         if _is_as_kept(disk, path, kept) and _has_still(disk, path, digests.get(path)):
             continue
-        aside = aside_name(path)
-        if disk.stat(aside) is None:
-            disk.rename(path, aside)
+        aside = aside_name(path, len(names_aside(disk, path)) + 1)
+        disk.rename(path, aside)
+        # The restore gives its name to other bytes next.
+        disk.fsync_dir(path.rpartition("/")[0] or "/", "late edit's name")
         raise Failed(
             "managed-file-changing", "a managed file was changed while an op began",
             got=f"kept as {aside}", where=path,
@@ -178,6 +185,7 @@ def _files(effects: Effects, old: Installation | None, new: Installation) -> lis
     for path in sorted(set(known) | set(wanted)):
         file = wanted.get(path)
         data = None if file is None else effects.disk.read(file.source, FILE_BYTES_MAX)
+        _check_nothing_aside(effects.disk, path)
         if path in known:
             _check_managed(effects, known[path])
         elif data is not None:
@@ -231,6 +239,12 @@ def _check_managed(effects: Effects, file: PlacedFile) -> None:
     # A file that somebody removed is put back by the switch; it is no edit that could be lost.
     if found not in {"", ABSENT_FILE}:
         raise _edited("a managed file was changed on this host", file.target, wanted.text, found)
+
+
+def _check_nothing_aside(disk: Disk, path: str) -> None:
+    for name in names_aside(disk, path):
+        what = "what somebody wrote during an earlier op has not been set aside yet"
+        raise _edited(what, name, "nothing there", "a file")
 
 
 def _check_ours(disk: Disk, path: str, digest: ObjectId) -> None:

@@ -16,7 +16,12 @@ from dataclasses import dataclass
 
 from capsule_installer.op.effects import Effects
 from capsule_installer.op.installed import Installation, PlacedFile, require_coherent
-from capsule_installer.op.managed_files import ABSENT_FILE, FILE_BYTES_MAX, difference
+from capsule_installer.op.managed_files import (
+    ABSENT_FILE,
+    FILE_BYTES_MAX,
+    difference,
+    names_aside,
+)
 from capsule_installer.op.prepare import wanted_file
 from capsule_installer.op.settle import require_quiet
 from capsule_installer.op.supervisor import await_lock, load_installation
@@ -45,7 +50,10 @@ class FileState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """What was done: `kept` maps targets to where the found is now, `put_back` has the rest."""
+    """What was done: `kept` maps targets to where the found is now, `put_back` has the rest.
+
+    Of a target with more than one edit the others are under the names that they had beside it.
+    """
 
     kept: Mapping[str, str]
     put_back: tuple[str, ...]
@@ -135,8 +143,8 @@ class _Work:
 
     def finish_earlier(self, target: str) -> None:
         """Keep what a run left beside its place that was stopped."""
-        if self._disk.stat(aside_name(target)) is not None:
-            self._keep(target)
+        for beside in reversed(names_aside(self._disk, target)):
+            self._keep(target, beside)
 
     def do(self, state: FileState) -> None:
         """Set one file aside and put the generation's in its place."""
@@ -161,7 +169,7 @@ class _Work:
             self.put_back.append(target)
         disk.fsync_dir(_folder(target), "put-back file's name")
         if found is not None:
-            self._keep(target)
+            self._keep(target, aside_name(target))
 
     def receipt(self, generation: str) -> Envelope | None:
         """Append the receipt of what was done; None if that was nothing."""
@@ -206,8 +214,8 @@ class _Work:
             disk.chown(path, *ids)
             disk.chmod(path, file.mode)
 
-    def _keep(self, target: str) -> None:
-        disk, beside = self._disk, aside_name(target)
+    def _keep(self, target: str, beside: str) -> None:
+        disk = self._disk
         kept = self._free_name(target)
         make_dirs(disk, _folder(kept), 0o700)
         found = disk.stat(beside)
@@ -227,7 +235,8 @@ class _Work:
         disk.fsync_dir(_folder(kept), "kept file's name")
         if disk.stat(beside) is not None:
             disk.unlink(beside)
-        self.kept[target] = kept
+        # Of several edits of one file each has its line in the receipt.
+        self.kept[beside if target in self.kept else target] = kept
 
     def _free_name(self, target: str) -> str:
         inside = target.removeprefix(self._effects.layout.root)

@@ -102,10 +102,13 @@ def old_name(path: str, op_id: str) -> str:
     return _beside(path, op_id, "old")
 
 
-def aside_name(path: str) -> str:
-    """Return the name beside `path` of what somebody put there and nobody may overwrite."""
+def aside_name(path: str, number: int = 1) -> str:
+    """Return the name beside `path` of what somebody put there and nobody may overwrite.
+
+    `number` is from 1; a higher one is for where the names before it are taken.
+    """
     folder, _, name = path.rpartition("/")
-    return f"{folder}/.{name}.capsule-aside"
+    return f"{folder}/.{name}.capsule-aside{f'~{number}' if number > 1 else ''}"
 
 
 def make_plans(changes: Iterable[Change], op_id: str) -> Plans:

@@ -16,6 +16,7 @@ from capsule_installer.op.managed_files import WantedFile, difference
 from capsule_installer.op.op_folder import Result
 from capsule_installer.op.set_aside import look_at_files, set_aside
 from capsule_installer.op.supervisor import supervise
+from capsule_installer.op.switch_plan import aside_name
 from capsule_installer.services.base import ServiceManager
 from capsule_installer.system.accounts import HostAccounts
 from capsule_installer.system.disk import FileKind, RealDisk
@@ -350,6 +351,118 @@ def test_what_is_written_while_an_op_begins_is_kept_and_the_op_undone(site, targ
     kept = set_aside(site.effects(), generation=generation).kept
     assert b"late\n" in [Path(place).read_bytes() for place in kept.values()]
     assert site.install("3" * 32)[0] is Result.COMMITTED
+
+
+def leave_late_edit(site: Site, target: str) -> Path:
+    """Let an op be undone because of an edit while it began; return where that lies."""
+    path = site.path(target)
+
+    def meddle() -> None:
+        path.with_name("x").write_bytes(b"late\n")
+        path.with_name("x").rename(path)
+
+    effects = site.effects()
+    order = site.world.host.order(
+        site.second, op_id="2" * 32, boot_id=effects.clock.boot_id(),
+        boot_ms=effects.clock.boot_ms(), confirm="local",
+    )  # fmt: skip
+    accept_order(effects, order)
+    supervise(replace(effects, services=Meddling(effects.services, meddle)), "2" * 32)
+    assert "managed-file-changing" in site.world.host.op("2" * 32).reason()
+    return path.with_name(f".{path.name}.capsule-aside")
+
+
+@pytest.mark.parametrize("target", [KEPT, NEW])
+def test_an_op_refuses_while_an_earlier_late_edit_is_not_set_aside(site, target):
+    aside = leave_late_edit(site, target)
+    stops = site.world.machine.starts
+    result, reason = site.install("3" * 32)
+    assert result is Result.REFUSED
+    assert "managed-file-edited" in reason
+    assert str(aside) in reason
+    assert site.world.machine.starts == stops
+    assert aside.read_bytes() == b"late\n"
+    survey = site.world.host.run("survey")[1][0]["survey"]
+    told = [item["target"] for item in [*survey["files"], *survey["obstacles"]]]
+    assert told == [str(site.path(target))]
+    set_aside(site.effects(), generation=site.second.generation if target == NEW else "")
+    assert site.install("4" * 32)[0] is Result.COMMITTED
+
+
+def test_a_second_late_edit_has_a_name_of_its_own_and_both_are_set_aside(site):
+    path = site.path(KEPT)
+    aside = path.with_name(".hello.toml.capsule-aside")
+
+    def meddle() -> None:
+        aside.write_bytes(b"another's\n")
+        path.with_name("x").write_bytes(b"late\n")
+        path.with_name("x").rename(path)
+
+    effects = site.effects()
+    order = site.world.host.order(
+        site.second, op_id="2" * 32, boot_id=effects.clock.boot_id(),
+        boot_ms=effects.clock.boot_ms(), confirm="local",
+    )  # fmt: skip
+    accept_order(effects, order)
+    supervise(replace(effects, services=Meddling(effects.services, meddle)), "2" * 32)
+    assert site.world.host.op("2" * 32).result() is Result.RESTORED
+    done = set_aside(site.effects())
+    assert {Path(place).read_bytes() for place in done.kept.values()} == {
+        b"another's\n", b"late\n",
+    }  # fmt: skip
+    assert sorted(site.snapshot()) == ["gone.toml", "hello.toml"]
+    details = site.effects().chain.read_all()[-1].receipt.details
+    assert set(done.kept.values()) <= set(details.values())
+
+
+def late_edits_lost(skip: frozenset[str] = frozenset()) -> list[str]:
+    """Return the moments after a late edit got its name at which a power loss destroys it."""
+    world = World.fresh()
+    disk = world.host.disk
+    assert isinstance(disk, ModelDisk)
+    disk.mkdir("/h/etc/hello", 0o755)
+    assert carry_out(world, world.stage(FIRST), "1" * 32) is Result.COMMITTED
+    second = world.stage(SECOND)
+    path = world.host.layout.inside(KEPT)
+    disk.sync_filesystem("/", "test")
+    seen: list[tuple[str, ModelDisk]] = []
+
+    def meddle() -> None:
+        with disk.create(f"{path}.x", 0o644) as writer:
+            writer.write(b"late\n")
+            writer.fsync("test")
+        disk.rename(f"{path}.x", path)
+        disk.sync_filesystem("/", "test")
+        disk.skip = skip
+
+    def watch(moment: object, what: str) -> None:
+        if disk.stat(aside_name(path)) is not None and not what.startswith("write"):
+            seen.append((f"{moment} {what}", disk.copy()))
+
+    watched = world.on(CrashingDisk(disk, watch=watch), world.machine)
+    effects = watched.effects()
+    order = world.host.order(
+        second, op_id="2" * 32, boot_id=effects.clock.boot_id(),
+        boot_ms=effects.clock.boot_ms(), confirm="local",
+    )  # fmt: skip
+    accept_order(effects, order)
+    supervise(replace(effects, services=Meddling(effects.services, meddle)), "2" * 32)
+    assert world.host.op("2" * 32).result() is Result.RESTORED
+    etc = f"{world.host.layout.root}/etc"
+    return [
+        f"{moment}, {how}"
+        for moment, left in seen
+        for how, survivor in survivors(left)
+        if b"late\n" not in [data for _, data in contents(survivor, etc)]
+    ]
+
+
+def test_no_power_loss_destroys_an_edit_made_during_an_op():
+    assert late_edits_lost() == []
+
+
+def test_without_its_fsync_an_edit_made_during_an_op_could_be_lost():
+    assert late_edits_lost(frozenset({"late edit's name"})) != []
 
 
 def small_world() -> World:
