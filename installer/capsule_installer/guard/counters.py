@@ -4,17 +4,20 @@ and level L1 none of what the whole host sent.
 Source: proc(5), /proc/PID/net/snmp and snmp6; Linux, include/uapi/linux/snmp.h.
 """
 
-from contextlib import suppress
+import os
 from dataclasses import dataclass, fields
+from typing import Final
 
 __all__ = [
     "Counters",
+    "HeldCounters",
     "Traffic",
     "parse_counters",
     "parse_traffic",
-    "read_counters",
     "read_traffic",
 ]
+
+_CHUNK_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +93,44 @@ def _numbers(snmp: str, snmp6: str) -> dict[str, int]:
     return found
 
 
-def read_counters(pid: int) -> Counters:
-    """Read the counters of the network that a process is in."""
-    return parse_counters(*_read(str(pid)))
+class HeldCounters:
+    """The counters of the network that a process is in, readable also after its end."""
+
+    def __init__(self, pid: int) -> None:
+        # An open file of a network keeps the network.
+        self._files = _open(str(pid))
+
+    def read(self) -> Counters:
+        """Read them as they are now."""
+        return parse_counters(*map(_read, self._files))
+
+    def close(self) -> None:
+        """Let the network go."""
+        for descriptor in self._files:
+            os.close(descriptor)
 
 
 def read_traffic() -> Traffic:
     """Read what the network that this program is in has sent."""
-    return parse_traffic(*_read("self"))
+    files = _open("self")
+    try:
+        return parse_traffic(*map(_read, files))
+    finally:
+        for descriptor in files:
+            os.close(descriptor)
 
 
-def _read(pid: str) -> tuple[str, str]:
-    with open(f"/proc/{pid}/net/snmp", encoding="ascii") as file:
-        snmp = file.read()
-    snmp6 = ""
-    # A kernel without IPv6 has none.
-    with suppress(FileNotFoundError), open(f"/proc/{pid}/net/snmp6", encoding="ascii") as file:
-        snmp6 = file.read()
-    return snmp, snmp6
+def _open(pid: str) -> tuple[int, int]:
+    snmp = os.open(f"/proc/{pid}/net/snmp", os.O_RDONLY)
+    try:
+        return snmp, os.open(f"/proc/{pid}/net/snmp6", os.O_RDONLY)
+    except FileNotFoundError:
+        # A kernel without IPv6 has none.
+        return snmp, os.open("/dev/null", os.O_RDONLY)
+
+
+def _read(descriptor: int) -> str:
+    chunks: list[bytes] = []
+    while chunk := os.pread(descriptor, _CHUNK_BYTES, sum(map(len, chunks))):
+        chunks.append(chunk)
+    return b"".join(chunks).decode("ascii")

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from capsule_installer.guard.canary import CANARY_NAME, problems
-from capsule_installer.guard.counters import Counters, read_counters
+from capsule_installer.guard.counters import Counters, HeldCounters
 from capsule_installer.guard.finding import Finding, encode_finding
 from capsule_installer.guard.inside import MESSAGE_BYTES_MAX, Inside
 from capsule_installer.guard.kernel import RealKernel
@@ -71,6 +71,7 @@ class _Watch:
         self._is_alone = False
         self._child = 0
         self._base = Counters()
+        self._counters: HeldCounters | None = None
 
     def arm(self) -> None:
         """Make the guard and let the canary try it.
@@ -117,6 +118,13 @@ class _Watch:
         """Kill the first process inside; the kernel then kills everything in its namespace."""
         os.kill(self._child, signal.SIGKILL)
         os.waitpid(self._child, 0)
+        if self._counters is None:
+            return
+        if not self._attributed:
+            # What a step left behind may have tried since; nobody is there to hear it sometimes.
+            with suppress(BrokenPipeError):
+                self._count(self._counters)
+        self._counters.close()
 
     def _run(self, line: bytes) -> None:
         self._output = b""
@@ -125,13 +133,14 @@ class _Watch:
         if reply is None:
             return
         if not self._attributed:
-            self._count()
+            assert self._counters is not None, "steps run in a guard that was proved"
+            self._count(self._counters)
         text = self._output.decode("utf-8", "replace")
         _tell({"exit": reply["exit"], "output": text[-_OUTPUT_BYTES_MAX:]})
 
-    def _count(self) -> None:
+    def _count(self, counters: HeldCounters) -> None:
         """Report what nobody can be named for: tries that the namespace itself counted."""
-        now = read_counters(self._child)
+        now = counters.read()
         for what in now.since(self._base):
             self._found(Finding(call="counted", target=what))
         self._base = now
@@ -169,7 +178,8 @@ class _Watch:
         )
         if wrong:
             raise OSError(f"the canary was not stopped: {'; '.join(wrong)}")
-        self._base = read_counters(self._child)
+        self._counters = HeldCounters(self._child)
+        self._base = self._counters.read()
         self._armed = True
 
     def _await(self, name: str, timeout_ms: int | None = None) -> dict[str, Any] | None:

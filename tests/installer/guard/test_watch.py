@@ -172,6 +172,27 @@ def test_at_level_2_tries_are_counted_and_nobody_is_named(make):
     assert guard.run("/bin/true") == (0, "", [])
 
 
+def test_at_level_2_a_try_after_the_last_step_is_counted_too(make):
+    guard = make("L2")
+    text = (
+        "import os, socket, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid(); time.sleep(0.3)\n"
+        "    socket.socket().connect_ex(('192.0.2.7', 80))\n"
+        "    open('/srv/.capsule-guard-tried', 'w').close()\n"
+        "    time.sleep(1000)\n"
+    )
+    tried = Path("/srv/.capsule-guard-tried")
+    try:
+        assert guard.run(*python(text)) == (0, "", [])
+        _await(tried.exists)
+        guard.process.stdin.close()
+        assert guard.hear()["finding"]["target"] == "1 tries without a route"
+    finally:
+        tried.unlink(missing_ok=True)
+    assert guard.end() == 0
+
+
 def test_ordinary_programs_are_no_violation(guard):
     text = (
         "import multiprocessing as m, pwd, subprocess, tempfile\n"
