@@ -28,6 +28,7 @@ _MESSAGE_BYTES: Final = 64
 _HEADER_BYTES: Final = 12
 _UNSPECIFIED: Final = 0
 _UNIX: Final = 1
+_NETLINK: Final = 16
 _FAMILIES: Final = {
     1: "unix",
     2: "inet",
@@ -145,7 +146,8 @@ def _judge_address(notice: Notice, call: str, raw: bytes | None, caller: Caller)
         # The kernel says what is wrong with it.
         return Verdict()
     (family,) = struct.unpack_from("=H", raw)
-    if family == _UNSPECIFIED:
+    if family in {_UNSPECIFIED, _NETLINK}:
+        # Netlink asks the kernel about the network inside, as the C library does of its addresses.
         return Verdict()
     if family == _UNIX:
         path = raw[2:].split(b"\0", 1)[0].decode("utf-8", "backslashreplace")

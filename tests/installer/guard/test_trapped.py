@@ -22,6 +22,10 @@ def inet6(host, port):
     return struct.pack("=H", socket.AF_INET6) + struct.pack("!HI", port, 0) + packed + bytes(4)
 
 
+def netlink():
+    return struct.pack("=HHII", socket.AF_NETLINK, 0, 0, 0)
+
+
 def unix(path):
     return struct.pack("=H", socket.AF_UNIX) + path + b"\0"
 
@@ -75,6 +79,7 @@ def test_the_resolver_sink_may_be_asked(address):
         b"\x02",
         struct.pack("=H", socket.AF_UNSPEC) + bytes(14),
         inet("192.0.2.1", 0),
+        netlink(),
         unix(b"\0abstract"),
         unix(b"/tmp/own.sock"),
     ],
@@ -101,6 +106,14 @@ def test_a_datagram_to_an_address_is_one():
     address = inet("192.0.2.1", 9)
     found = judge(notice("sendto", 3, 0, 0, 0, AT, len(address)), X86_64, caller(address)).finding
     assert (found.call, found.target) == ("sendto", "192.0.2.1:9")
+
+
+def test_a_question_to_the_kernel_about_the_network_inside_is_none():
+    address = netlink()
+    asked = judge(notice("sendto", 3, 0, 0, 0, AT, len(address)), X86_64, caller(address))
+    assert asked.finding is None
+    header = struct.pack("=QI", AT + 64, len(address)).ljust(64, b"\0")
+    assert judge(notice("sendmsg", 3, AT), X86_64, caller(header + address)).finding is None
 
 
 def test_a_message_is_judged_by_the_address_in_its_header():

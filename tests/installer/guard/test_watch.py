@@ -193,6 +193,33 @@ def test_at_level_2_a_try_after_the_last_step_is_counted_too(make):
     assert guard.end() == 0
 
 
+def test_who_asks_which_addresses_this_machine_has_is_no_violation(guard):
+    text = (
+        "import socket\n"
+        "flags = socket.AI_ADDRCONFIG\n"
+        "try: socket.getaddrinfo('192.0.2.7', 80, flags=flags)\n"
+        "except socket.gaierror: pass\n"
+        "print([name for _, name in socket.if_nameindex()])\n"
+    )
+    code, output, found = guard.run(*python(text))
+    assert (code, output, found) == (0, "['lo']\n", [])
+
+
+def test_a_link_of_the_network_inside_can_not_be_made(guard):
+    # RTM_NEWLINK of type dummy, as `ip link add type dummy` sends it.
+    text = (
+        "import socket, struct\n"
+        "kind = struct.pack('=HH5s3x', 9, 1, b'dummy')\n"
+        "info = struct.pack('=HH', 4 + len(kind), 18) + kind\n"
+        "body = struct.pack('=BBHiII', 0, 0, 0, 0, 0, 0) + info\n"
+        "head = struct.pack('=IHHII', 16 + len(body), 16, 0x605, 1, 0)\n"
+        "link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)\n"
+        "link.sendto(head + body, (0, 0))\n"
+        "print(struct.unpack_from('=i', link.recv(4096), 16)[0])\n"
+    )
+    assert guard.run(*python(text)) == (0, "-1\n", [])
+
+
 def test_ordinary_programs_are_no_violation(guard):
     text = (
         "import multiprocessing as m, pwd, subprocess, tempfile\n"
