@@ -260,7 +260,8 @@ def _check_free(disk: Disk, path: str, data: bytes) -> None:
     found = disk.stat(path)
     if found is None:
         return
-    if found.kind is not FileKind.FILE or disk.read(path, FILE_BYTES_MAX) != data:
+    is_other = found.kind is not FileKind.FILE or found.size_bytes != len(data)
+    if is_other or disk.read(path, FILE_BYTES_MAX) != data:
         what = "a file stands where capsule has put none"
         raise _edited(what, path, "no file, or the same", f"a {found.kind}")
 

@@ -12,7 +12,9 @@ Source: design, section 9; ADR 0247.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from capsule_installer.op.effects import Effects
 from capsule_installer.op.installed import Installation, PlacedFile, require_coherent
@@ -27,13 +29,16 @@ from capsule_installer.op.settle import require_quiet
 from capsule_installer.op.supervisor import await_lock, load_installation
 from capsule_installer.op.switch_plan import aside_name
 from capsule_installer.system.disk import Disk, FileKind
+from capsule_installer.system.disk_errors import translated
 from capsule_installer.system.fsops import make_dirs
 from capsule_manifest.envelope import Envelope
-from capsule_manifest.errors import Refused
+from capsule_manifest.errors import CapsuleError, Refused
 from capsule_manifest.orders import ABSENT
 from capsule_manifest.records import Receipt
 
 __all__ = ["FileState", "SetAside", "look_at_files", "set_aside"]
+
+_CHUNK_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +103,16 @@ def set_aside(effects: Effects, *, generation: str = "", fence: int = 0) -> SetA
         states = look_at_files(effects, generation=generation)
         sequence, _ = effects.chain.next_link()
         work = _Work(effects, f"{effects.layout.quarantine}/files/{sequence:08}")
-        for state in states:
-            work.finish_earlier(state.file.target)
-            if state.difference:
-                work.do(state)
+        try:
+            for state in states:
+                work.finish_earlier(state.file.target)
+                if state.difference:
+                    work.do(state)
+        except (CapsuleError, OSError):
+            # What was done until here is told all the same; why the rest was not, is the error.
+            with suppress(CapsuleError, OSError):
+                work.receipt(generation)
+            raise
         receipt = work.receipt(generation)
     finally:
         lock.release()
@@ -127,6 +138,9 @@ def _new_files(
 def _differs_in_bytes(disk: Disk, file: PlacedFile) -> bool:
     found = disk.stat(file.target)
     if found is None or found.kind is not FileKind.FILE:
+        return True
+    ours = disk.stat(file.source)
+    if ours is None or found.size_bytes != ours.size_bytes:
         return True
     return disk.read(file.target, FILE_BYTES_MAX) != disk.read(file.source, FILE_BYTES_MAX)
 
@@ -223,10 +237,7 @@ class _Work:
         if found.kind is FileKind.LINK:
             disk.symlink(disk.read_link(beside), kept)
         elif found.kind is FileKind.FILE:
-            # Copied: quarantine may lie on another file system than the file.
-            with disk.create(kept, found.mode) as writer:
-                writer.write(disk.read(beside, FILE_BYTES_MAX))
-                writer.fsync("kept file's data")
+            _copy(disk, beside, kept, found.mode)
         else:
             disk.rename(beside, kept)
         if found.kind in {FileKind.LINK, FileKind.FILE}:
@@ -246,6 +257,24 @@ class _Work:
             number += 1
             name = f"{self._folder}{inside}~{number}"
         return name
+
+
+def _copy(disk: Disk, source: str, kept: str, mode: int) -> None:
+    """Copy an edit of any size: quarantine may lie on another file system than the file."""
+    try:
+        with (
+            translated(source),
+            disk.open_read(source) as reader,
+            disk.create(kept, mode) as writer,
+        ):
+            while chunk := reader.read(_CHUNK_BYTES):
+                writer.write(chunk)
+            writer.fsync("kept file's data")
+    except (CapsuleError, OSError):
+        # The edit has its name beside the target still. Half a copy would be taken for one.
+        with suppress(CapsuleError, OSError):
+            disk.unlink(kept)
+        raise
 
 
 def _second_name(disk: Disk, path: str, name: str) -> None:

@@ -12,16 +12,16 @@ import pytest
 
 from capsule_installer.op.accept import accept_order
 from capsule_installer.op.effects import Effects
-from capsule_installer.op.managed_files import WantedFile, difference
+from capsule_installer.op.managed_files import FILE_BYTES_MAX, WantedFile, difference
 from capsule_installer.op.op_folder import Result
 from capsule_installer.op.set_aside import look_at_files, set_aside
 from capsule_installer.op.supervisor import supervise
 from capsule_installer.op.switch_plan import aside_name
 from capsule_installer.services.base import ServiceManager
 from capsule_installer.system.accounts import HostAccounts
-from capsule_installer.system.disk import FileKind, RealDisk
+from capsule_installer.system.disk import FileKind, RealDisk, Writer
 from capsule_manifest.digest import object_id
-from capsule_manifest.errors import CapsuleError
+from capsule_manifest.errors import CapsuleError, Failed
 from support.crashing_disk import CrashingDisk
 from support.failures import fails_with
 from support.install_world import Machine, World
@@ -273,6 +273,56 @@ def test_a_folder_is_left_to_its_owner(site):
     with fails_with("managed-file-edited"):
         set_aside(site.effects())
     assert (site.path(KEPT) / "precious").read_bytes() == b"!"
+
+
+@pytest.mark.parametrize("target", [KEPT, NEW])
+def test_a_file_larger_than_any_managed_file_is_refused_by_an_op_and_set_aside(site, target):
+    path = site.path(target)
+    with path.open("wb") as file:
+        file.truncate(FILE_BYTES_MAX + 1)
+    result, reason = site.install()
+    assert (result, "managed-file-edited" in reason) == (Result.REFUSED, True)
+    done = set_aside(site.effects(), generation=site.second.generation if target == NEW else "")
+    assert list(done.kept) == [str(path)]
+    assert Path(done.kept[str(path)]).stat().st_size == FILE_BYTES_MAX + 1
+    assert site.install("3" * 32)[0] is Result.COMMITTED
+
+
+class FullDisk(RealDisk):
+    """Has no room for what is written into quarantine."""
+
+    def create(self, path: str, mode: int) -> Writer:
+        writer = super().create(path, mode)
+        if "/quarantine/" in path:
+            writer.close()
+            raise Failed("disk-full", "no space left", where=path)
+        return writer
+
+
+def test_half_a_copy_is_no_copy_and_the_next_run_makes_it_whole(site):
+    edit(site.path(KEPT))
+    for _ in range(2):
+        with fails_with("disk-full"):
+            set_aside(replace(site.effects(), disk=FullDisk()))
+    quarantine = Path(site.world.host.layout.quarantine)
+    assert [path for path in quarantine.rglob("*") if path.is_file()] == []
+    (kept,) = set_aside(site.effects()).kept.values()
+    assert Path(kept).read_bytes() == b"one?\n"
+
+
+def test_what_was_set_aside_before_a_refusal_is_in_a_receipt(site):
+    first, last = (Path(state.file.target) for state in look_at_files(site.effects()))
+    first.write_bytes(b"mine\n")
+    make_folder(last)
+    with fails_with("managed-file-edited"):
+        set_aside(site.effects())
+    receipt = site.effects().chain.read_all()[-1].receipt
+    assert receipt.kind == "files"
+    assert Path(receipt.details[f"kept {first}"]).read_bytes() == b"mine\n"
+    count = len(site.effects().chain.read_all())
+    with fails_with("managed-file-edited"):
+        set_aside(site.effects())
+    assert len(site.effects().chain.read_all()) == count, "nothing was done the second time"
 
 
 def test_a_controller_with_a_lower_fence_sets_nothing_aside(site):
