@@ -118,8 +118,11 @@ def _looker(pid: int) -> Callable[[str], bool]:
             full = path if path.startswith("/") else f"{os.readlink(f'/proc/{pid}/cwd')}/{path}"
             if not stat.S_ISSOCK(os.stat(full).st_mode):
                 return False
+            if full != path:
+                # The kernel lists what was given to bind, and a name alone may be any folder's.
+                return True
             with open(f"/proc/{pid}/net/unix", encoding="utf-8", errors="replace") as file:
-                return not any(line.rstrip("\n").endswith(f" {path}") for line in file)
+                return not any(line.rstrip("\n").split(maxsplit=7)[7:] == [path] for line in file)
         except (OSError, ValueError):
             return False
 
