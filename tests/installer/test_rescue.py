@@ -1,4 +1,4 @@
-"""What `rescue.sh` waits for before it moves a name."""
+"""What `rescue.sh` waits for before it moves a name, and what it takes for an image."""
 
 import subprocess
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from capsule_installer.op.op_folder import OpFile, Result
-from support.staged_host import Build
+from support.staged_host import Build, script
 from support.supervising import doom
 
 pytestmark = pytest.mark.network
@@ -97,3 +97,64 @@ def test_a_number_that_somebody_else_has_now_is_neither_killed_nor_waited_for(st
     leader.kill()
     leader.wait()
     assert host.current() == first.generation
+
+
+PODMAN = """#!/bin/sh
+echo "$*" >> {calls}
+case $1 in
+    image) [ -e {held} ] ;;
+    ps) cat {running} 2> /dev/null || : ;;
+    rmi) rm {held} ;;
+    pull) : > {held} ;;
+esac
+"""
+
+
+def load_images(tmp_path, *, note, held, running=False):
+    """Run this part of the program with a podman of the test; return what that is asked for."""
+    text = Path(script("rescue.sh")).read_text()
+    begin, end = text.index("podman_says() {"), text.index("start_units() {")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    files = {
+        "calls": tmp_path / "calls",
+        "held": tmp_path / "held",
+        "running": tmp_path / "running",
+    }
+    (tools / "podman").write_text(PODMAN.format(**files))
+    (tools / "podman").chmod(0o755)
+    engine = tmp_path / "state" / "engines" / "podman"
+    engine.mkdir(parents=True)
+    (tmp_path / "images.old").write_text("sha256:aa\t/g/web\n")
+    for wanted, path in ((note, engine / "aa.loading"), (held, files["held"])):
+        if wanted:
+            path.touch()
+    if running:
+        files["running"].write_text("1234\n")
+    program = f"""
+        PATH={tools}:$PATH state={tmp_path} op={tmp_path} tab=$(printf '\\t')
+        log() {{ echo "$*" >&2; }}
+        {text[begin:end]}
+        load_images"""
+    subprocess.run(["sh", "-u", "-f", "-c", program], check=True)
+    assert files["held"].exists()
+    return [line.split()[0] for line in files["calls"].read_text().splitlines()]
+
+
+def test_an_image_that_podman_holds_is_not_loaded_again(tmp_path):
+    assert load_images(tmp_path, note=False, held=True) == ["image"]
+
+
+def test_an_image_that_podman_lost_is_loaded(tmp_path):
+    assert load_images(tmp_path, note=False, held=False) == ["image", "pull"]
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_an_image_whose_load_was_cut_short_is_dropped_before_it_is_believed(tmp_path, held):
+    calls = load_images(tmp_path, note=True, held=held)
+    dropped = ["image", "ps", "untag", "rmi"]
+    assert calls == [*(dropped if held else ["image"]), "pull", *dropped, "pull"]
+
+
+def test_an_image_that_a_container_runs_stays_whatever_a_note_says(tmp_path):
+    assert load_images(tmp_path, note=True, held=True, running=True) == ["image", "ps"]

@@ -72,12 +72,17 @@ class EngineImages:
     def _load(self, image: WantedImage, until_ms: int) -> bool:
         note = f"{self._used}/{image.id.removeprefix('sha256:')}.loading"
         is_torn = self._disk.stat(note) is not None
-        if not is_torn and self._engine.holds(image.id):
+        if self._engine.holds(image.id) and (not is_torn or self._runs(image.id)):
+            # What a rescue has loaded over a note may serve by now: it can't be dropped, and the
+            # note stays for when it can.
             return False
         check_layout(self._disk, image)
         make_dirs(self._disk, self._used, 0o700)
         replace_file(self._disk, note, b"", 0o600)
+        pins: list[str] = []
         if is_torn:
+            # Also those of other generations, which would not be asked for again.
+            pins = [name for name, held in self._engine.pins().items() if held == image.id]
             # An engine keeps layers that it knows by name, also of an image that it does not hold
             # yet. With the image it drops them, so it is made once only to be dropped.
             self._engine.discard(image.id)
@@ -89,10 +94,15 @@ class EngineImages:
                 "image-digest-wrong", f"{self._engine.name} made another image of a layout",
                 expected=image.id, got="an image with another id", where=image.layout,
             )  # fmt: skip
+        for name in pins:
+            self._engine.pin(image.id, name)
         self._disk.unlink(note)
         # A note that came back would have an image removed that serves by then.
         self._disk.fsync_dir(self._used, "finished load's note")
         return True
+
+    def _runs(self, image: str) -> bool:
+        return any(container.image == image for container in self._engine.containers())
 
     def _left_ms(self, until_ms: int) -> int:
         return max(1, until_ms - self._clock.boot_ms())

@@ -169,15 +169,39 @@ stop_units() {
     done
 }
 
+podman_says() {
+    timeout --signal=KILL 20 podman "$@" < /dev/null
+}
+
+pull_image() {
+    timeout --signal=KILL 120 podman pull --quiet "oci:$1" < /dev/null > /dev/null
+}
+
+# Remove an image with its names, if there is one; fail while a container runs it.
+drop_image() {
+    podman_says image exists "$1" || return 0
+    runs=$(podman_says ps --quiet --filter "ancestor=${1#sha256:}") && [ -z "$runs" ] ||
+        { log 'a container runs it'; return 1; }
+    podman_says untag "$1" && podman_says rmi "$1" > /dev/null || { log 'podman keeps it'; return 1; }
+}
+
 # Let the engine take again what it lost of the images that the old units run; their layouts lie in
 # the generation, so no registry is asked. What it does not take is told by the unit that needs it.
 load_images() {
     [ -e "$op/images.old" ] || return 0
     while IFS=$tab read -r image layout; do
-        timeout --signal=KILL 20 podman image exists "$image" < /dev/null && continue
+        if [ -e "$state/state/engines/podman/${image#sha256:}.loading" ]; then
+            # Of a load that was cut short: what podman holds may be torn, and so may layers that it
+            # drops only with the image. The note stays, as nothing here waits for its store.
+            log "$image may be torn"
+            drop_image "$image" || continue
+            pull_image "$layout"
+            drop_image "$image" || continue
+        elif podman_says image exists "$image"; then
+            continue
+        fi
         log "loading $image again"
-        timeout --signal=KILL 120 podman pull --quiet "oci:$layout" < /dev/null > /dev/null ||
-            log "podman did not take it"
+        pull_image "$layout" || log "podman did not take it"
     done < "$op/images.old"
 }
 

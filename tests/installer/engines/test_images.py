@@ -2,7 +2,7 @@
 
 import pytest
 
-from capsule_installer.engines.base import NoImages, WantedImage
+from capsule_installer.engines.base import Container, NoImages, WantedImage
 from capsule_installer.engines.images import EngineImages
 from capsule_installer.host.layout import make_layout
 from capsule_installer.system.disk import RealDisk
@@ -167,6 +167,41 @@ def test_what_a_stopped_load_has_left_is_never_taken_for_the_image(scene):
     # From now on it is an image like any other.
     assert scene.ensure() == ()
     assert len(scene.engine.loads) == 3
+
+
+def leave_note(scene):
+    """Leave what a restore leaves that is killed while it loads."""
+    load = scene.engine.load
+
+    def torn(*_):
+        raise Stopped
+
+    scene.engine.load = torn
+    with pytest.raises(Stopped):
+        scene.require()
+    scene.engine.load = load
+
+
+@pytest.mark.parametrize("look", [Scene.ensure, Scene.require])
+def test_an_image_with_a_note_that_serves_already_is_held_until_it_does_not(scene, look):
+    leave_note(scene)
+    # A rescue took over, loaded it and started its unit.
+    scene.engine.load(str(scene.layout), 60_000)
+    scene.engine.running = (Container(id="1" * 64, image=config_of(IMAGE), pid=7),)
+    look(scene)
+    assert scene.engine.discarded == []
+    scene.engine.running = ()
+    look(scene)
+    assert scene.engine.discarded == [config_of(IMAGE)] * 2
+
+
+def test_a_load_that_begins_anew_keeps_the_pins_of_other_generations(scene):
+    leave_note(scene)
+    other = "capsule.local/web:6-01234567"
+    scene.engine.load(str(scene.layout), 60_000)
+    scene.engine.pin(config_of(IMAGE), other)
+    scene.ensure()
+    assert scene.engine.pins() == {PIN: config_of(IMAGE), other: config_of(IMAGE)}
 
 
 def notes_that_may_be_back(skip=frozenset()):
