@@ -9,7 +9,7 @@ Source: design, section 11, "Retries".
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -258,12 +258,23 @@ class NodeLink:
                 hear(Unreachable(node=ordered.node, reason=str(failure)))
                 time.sleep(_BACK_OFF_S)
 
+    def close(self) -> None:
+        """Close what was kept to follow an op that nobody will follow; its host goes on with it.
+
+        From any thread: whoever takes a stream out of those kept is the one to close it.
+        """
+        with suppress(KeyError):
+            while True:
+                _, (_, stream) = self._streams.popitem()
+                with suppress(CapsuleError, OSError):
+                    stream.close()
+
     def _follow_once(
         self, ordered: Ordered, hear: Callable[[HostReport | Unreachable], None]
     ) -> None:
         op_id = ordered.op_id
-        is_begun = op_id in self._streams
-        dialogue, stream = self._streams.pop(op_id) if is_begun else self._ask_to_follow(ordered)
+        kept = self._streams.pop(op_id, None)
+        dialogue, stream = kept or self._ask_to_follow(ordered)
         with stream:
             while (record := dialogue.next()) is not None:
                 match record.get("record"):

@@ -67,6 +67,8 @@ class Links:
         """Let idle threads end; those that wait for a host end with the process."""
         for worker in (*self._workers.values(), *self._followers.values()):
             worker.end()
+        for link in tuple(self._links.values()):
+            link.close()
 
     def _follow(self, node: str, op_id: str) -> None:
         link = self._link(node)

@@ -1,10 +1,13 @@
 """One host as the rollout speaks to it: what is sent again, and what a refusal means."""
 
+from queue import SimpleQueue
+
 import pytest
 
 from capsule.lane.ports import HostStep, Unreachable
 from capsule.rollout.evidence import Ordered
 from capsule.rollout.link import NodeJob, NodeLink
+from capsule.rollout.links import Links
 from capsule.transport import ssh_failures
 from capsule_manifest.envelope import decode_record, encode_record, sign
 from capsule_manifest.errors import Failed, Refused
@@ -46,7 +49,8 @@ class Dialogue:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_): ...
+    def __exit__(self, *_):
+        self._session.closed += 1
 
     def write(self, data):
         self._session.sent.append(data)
@@ -70,7 +74,7 @@ class Session:
 
     def __init__(self):
         self.sent, self.answers, self.asked, self.hellos = [], {}, [], 0
-        self.begun, self.knows_hello = [], True
+        self.begun, self.knows_hello, self.closed = [], True, 0
 
     def hello(self):
         self.hellos += 1
@@ -165,6 +169,38 @@ def test_an_op_is_followed_on_the_stream_that_its_order_began(session, link):
     assert session.begun == [
         ("install", "--hello", "--follow", "14"), ("follow", OP, "--timeout", "14"),
     ]  # fmt: skip
+
+
+def test_a_stream_that_nobody_follows_is_closed_once(session, link):
+    session.answers["install"] = [[{"record": "accepted"}], [{"record": "accepted"}]]
+    link.order(OP, fence=7)
+    link.order("6" * 32, fence=7)
+    link.close()
+    assert session.closed == 2
+    link.close()
+    assert session.closed == 2
+
+
+def test_a_stream_that_was_closed_before_it_was_followed_is_asked_for_anew(session, link):
+    session.answers["install"] = [[{"record": "accepted"}]]
+    session.answers["follow"] = [[Refused("op-unknown", "")]]
+    link.order(OP, fence=7)
+    link.close()
+    with fails_with("op-unknown"):
+        link.follow(OP, lambda _: None)
+    assert [verb for verb, *_ in session.begun] == ["install", "follow"]
+
+
+def test_links_that_end_close_what_their_hosts_still_tell(session, link):
+    heard = SimpleQueue()
+    link.follow = lambda op_id, hear: hear(op_id)
+    links = Links(lambda _: link, hear=heard.put)
+    session.answers["install"] = [[{"record": "accepted"}]]
+    links.order("n1", OP, fence=7)
+    assert heard.get(timeout=5).step is HostStep.ACCEPTED
+    assert heard.get(timeout=5) == OP
+    links.end()
+    assert session.closed == 1
 
 
 def test_a_repeated_order_that_has_ended_is_followed_on_a_stream_of_its_own(session, link):
