@@ -10,6 +10,7 @@ import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from capsule_installer.guard.kernel import system_call
@@ -29,10 +30,11 @@ _TIMEOUT_S: Final = 0.2
 _OUTPUT: Final = 3
 
 
-def try_everything(port: int, path: str) -> dict[str, str]:
+def try_everything(port: int, path: str, folders: Sequence[str]) -> dict[str, str]:
     """Try to get out; return for each way `denied`, or what was reached. Runs inside.
 
-    `port` and `path` are where somebody outside really listens.
+    `port` and `path` are where somebody outside really listens; in no folder of `folders` may a
+    file be made, by whatever name it is reached.
     """
     numbers = ARCHES[os.uname().machine].numbers
     ways: dict[str, Callable[[], object]] = {
@@ -48,9 +50,9 @@ def try_everything(port: int, path: str) -> dict[str, str]:
         "other network": lambda: _join(numbers["setns"]),
         "io_uring": lambda: system_call("io_uring_setup", numbers["io_uring_setup"], 1, bytes(256)),
         "ptrace": lambda: system_call("ptrace", numbers["ptrace"], 16, 1, 0, 0),
-        "file for others": lambda: os.open("/etc/.capsule-canary", os.O_CREAT | os.O_WRONLY),
         "device": lambda: os.mknod("/tmp/canary", 0o060600, os.makedev(8, 0)),  # noqa: S108
     }
+    ways |= {f"file in {folder}": partial(_write, folder) for folder in folders}
     found = {name: _outcome(way) for name, way in ways.items()}
     found["descriptors"] = _descriptors()
     found["first process"] = _first_process()
@@ -103,6 +105,12 @@ def _connect(family: int, address: tuple[str, int] | str) -> None:
 def _send() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
         link.sendto(b"canary", _NOWHERE)
+
+
+def _write(folder: str) -> None:
+    path = f"{folder}/.capsule-canary"
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    os.unlink(path)
 
 
 def _join(number: int) -> None:

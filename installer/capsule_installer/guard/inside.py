@@ -157,14 +157,15 @@ class Inside:
             os.dup2(mouth, 3)
             os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
             os.closerange(4, os.sysconf("SC_OPEN_MAX"))
-            os.write(3, json.dumps(try_everything(told["port"], told["path"])).encode())
+            found = try_everything(told["port"], told["path"], told["folders"])
+            os.write(3, json.dumps(found).encode())
             os._exit(0)
         os.close(mouth)
         with os.fdopen(ear, "rb") as results:
             raw = results.read(MESSAGE_BYTES_MAX)
         _await(child)
-        found: dict[str, str] = json.loads(raw) if raw else {}
-        return found
+        outcomes: dict[str, str] = json.loads(raw) if raw else {}
+        return outcomes
 
     def _say(self, message: dict[str, object]) -> None:
         with suppress(OSError):

@@ -6,12 +6,21 @@ file that somebody outside would act on later, such as a cron table, can't be wr
 Source: mount(2), mount_setattr(2), file-hierarchy(7); `docs/explanation/guard.md`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["DEVICES", "RESOLVER", "Mount", "Verb", "is_hidden", "make_mounts"]
+__all__ = [
+    "DEVICES",
+    "READ_ONLY",
+    "RESOLVER",
+    "Mount",
+    "Verb",
+    "is_hidden",
+    "make_mounts",
+    "read_only_places",
+]
 
 DEVICES: Final = ("full", "null", "random", "urandom", "zero")
 RESOLVER: Final = "/run/capsule-guard/resolv.conf"
@@ -19,7 +28,7 @@ RESOLVER: Final = "/run/capsule-guard/resolv.conf"
 
 _EMPTY: Final = {"/run": "0755", "/tmp": "1777", "/var/tmp": "1777"}  # noqa: S108
 _GONE: Final = ("/var/spool",)
-_READ_ONLY: Final = (
+READ_ONLY: Final = (
     "/bin",
     "/boot",
     "/efi",
@@ -36,6 +45,7 @@ _READ_ONLY: Final = (
     "/snap",
     "/sys",
     "/usr",
+    "/usr/local",
     "/var/lib/capsule",
     "/var/lib/containerd",
     "/var/lib/containers",
@@ -47,6 +57,8 @@ _READ_ONLY: Final = (
     "/var/lib/systemd",
     "/var/mail",
 )
+"""What somebody outside runs, reads or keeps, by the names that all know it by."""
+
 # Settings of the whole kernel, one of which names a program that runs outside.
 _PROC_READ_ONLY: Final = (
     "/proc/acpi",
@@ -81,16 +93,40 @@ class Mount:
     options: str = ""
 
 
+def read_only_places(names: Iterable[str], real: Callable[[str], str | None]) -> tuple[str, ...]:
+    """Return where names really lie, each place once and none below another.
+
+    `real` follows links; it returns None for what is not there. A link is no way around: /home is
+    one on some systems, and /opt/capsule where somebody keeps it on a disk of its own.
+
+    Raises:
+        OSError: a name is the root itself, which steps must write below.
+    """
+    found = {place for name in names if (place := real(name)) is not None and not is_hidden(place)}
+    if "/" in found:
+        raise OSError("a folder that must not be written is a link to /")
+    return tuple(
+        place
+        for place in sorted(found)
+        if not any(place.startswith(f"{other}/") for other in found)
+    )
+
+
 def make_mounts(
-    has: Callable[[str], bool], *, resolver: str | None, sockets: Sequence[str]
+    has: Callable[[str], bool],
+    *,
+    read_only: Sequence[str],
+    resolver: str | None,
+    sockets: Sequence[str],
 ) -> tuple[Mount, ...]:
     """Return the plan. `has` says whether a path is there and no link.
 
-    `resolver` is where /etc/resolv.conf really lies, None when there is none; `sockets` are paths
-    of sockets that somebody outside listens on.
+    `read_only` are real paths of which none lies below another; `resolver` is where
+    /etc/resolv.conf really lies, None when there is none; `sockets` are paths of sockets that
+    somebody outside listens on.
     """
     plan = []
-    for path in (path for path in _READ_ONLY if has(path)):
+    for path in read_only:
         plan += [
             Mount(verb=Verb.BIND, path=path, source=path),
             Mount(verb=Verb.READ_ONLY, path=path),

@@ -24,10 +24,11 @@ from capsule_installer.guard.counters import Counters, HeldCounters
 from capsule_installer.guard.finding import Finding, encode_finding
 from capsule_installer.guard.inside import MESSAGE_BYTES_MAX, Inside
 from capsule_installer.guard.kernel import RealKernel
-from capsule_installer.guard.mounts import is_hidden, make_mounts
+from capsule_installer.guard.mounts import READ_ONLY, is_hidden, make_mounts, read_only_places
 from capsule_installer.guard.notify import Listener
 from capsule_installer.guard.questions import asked_name, refusal
 from capsule_installer.guard.syscalls import ARCHES
+from capsule_installer.host.layout import make_layout
 
 __all__ = ["main"]
 
@@ -165,7 +166,8 @@ class _Watch:
             for server in (tcp, unix):
                 _reach(server)
             port = tcp.getsockname()[1]
-            self._control.send(json.dumps({"canary": {"port": port, "path": path}}).encode())
+            told = {"port": port, "path": path, "folders": _protected()}
+            self._control.send(json.dumps({"canary": told}).encode())
             reply = self._await("canary", timeout_ms=_CANARY_MS)
             found = {} if reply is None else reply["canary"]
             is_reached = any(_has_visitor(server) for server in (tcp, unix))
@@ -276,9 +278,17 @@ def _plan() -> tuple[Any, ...]:
     is_there = real.startswith("/run/") or os.path.isfile(real)
     return make_mounts(
         lambda path: os.path.exists(path) and not os.path.islink(path),
+        read_only=read_only_places(_protected(), os.path.realpath),
         resolver=real if is_there else None,
         sockets=_sockets(),
     )
+
+
+def _protected() -> list[str]:
+    """Return the names of this host's folders that nobody inside may write."""
+    layout = make_layout("/")
+    names = {*READ_ONLY, layout.opt, layout.var, layout.units}
+    return sorted(name for name in names if os.path.isdir(name))
 
 
 def _sockets() -> list[str]:

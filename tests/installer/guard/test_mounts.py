@@ -1,10 +1,21 @@
 """What a guarded step sees of the file system, as a plan."""
 
-from capsule_installer.guard.mounts import RESOLVER, Verb, make_mounts
+import pytest
+
+from capsule_installer.guard.mounts import (
+    READ_ONLY,
+    RESOLVER,
+    Verb,
+    make_mounts,
+    read_only_places,
+)
 
 
 def plan(*, resolver=None, sockets=(), lacks=()):
-    return make_mounts(lambda path: path not in lacks, resolver=resolver, sockets=sockets)
+    places = read_only_places(READ_ONLY, lambda name: None if name in lacks else name)
+    return make_mounts(
+        lambda path: path not in lacks, read_only=places, resolver=resolver, sockets=sockets
+    )
 
 
 def covered(mounts, path):
@@ -23,6 +34,29 @@ def test_what_others_run_or_read_is_read_only():
     mounts = plan()
     for path in ("/etc", "/usr", "/boot", "/sys", "/root", "/opt/capsule", "/var/lib/capsule"):
         assert covered(mounts, path) == [Verb.BIND, Verb.READ_ONLY], path
+
+
+@pytest.mark.parametrize(
+    ("links", "places"),
+    [
+        ({}, ["/home", "/opt/capsule", "/usr"]),
+        ({"/home": "/var/home"}, ["/opt/capsule", "/usr", "/var/home"]),
+        ({"/opt/capsule": "/data/capsule"}, ["/data/capsule", "/home", "/usr"]),
+        ({"/usr/local": "/var/usrlocal"}, ["/home", "/opt/capsule", "/usr", "/var/usrlocal"]),
+        ({"/home": "/usr/home"}, ["/opt/capsule", "/usr"]),
+        ({"/home": "/usrhome"}, ["/opt/capsule", "/usr", "/usrhome"]),
+        ({"/home": "/run/home"}, ["/opt/capsule", "/usr"]),
+        ({"/home": None}, ["/opt/capsule", "/usr"]),
+    ],
+)
+def test_a_folder_is_read_only_where_it_really_lies_and_once(links, places):
+    names = ["/home", "/opt/capsule", "/usr", "/usr/local"]
+    assert list(read_only_places(names, lambda name: links.get(name, name))) == places
+
+
+def test_a_link_to_the_root_is_no_folder_that_can_be_protected():
+    with pytest.raises(OSError, match="link to /"):
+        read_only_places(["/home"], lambda _: "/")
 
 
 def test_kernel_settings_are_read_only_in_the_new_view_of_processes():

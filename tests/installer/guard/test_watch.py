@@ -242,6 +242,23 @@ def test_what_others_would_act_on_can_not_be_written(guard, path):
         assert not Path(path).exists()
 
 
+def test_a_folder_that_is_reached_by_a_link_can_not_be_written_either(make):
+    link, folder = Path("/libx32"), Path("/srv/capsule-guard-linked")
+    if link.is_symlink() or link.exists():
+        pytest.skip("this machine has such a folder")
+    folder.mkdir(exist_ok=True)
+    link.symlink_to(folder)
+    try:
+        guard = make("L2")
+        assert guard.armed == {"armed": "L2"}
+        for path in (link, folder):
+            assert guard.run("/bin/sh", "-c", f"echo x > {path}/x")[0] != 0
+        assert list(folder.iterdir()) == []
+    finally:
+        link.unlink()
+        folder.rmdir()
+
+
 def test_a_socket_that_somebody_listens_on_is_covered_wherever_it_lies(make):
     path = Path("/var/lib/capsule-guard-test.sock")
     path.unlink(missing_ok=True)
