@@ -342,5 +342,5 @@ class NoProcesses:
     def parents(self) -> Mapping[int, int]:
         return {}
 
-    def waiting(self) -> int:
-        return 0
+    def is_busy(self) -> bool:
+        return False

@@ -19,11 +19,11 @@ _CALM_LOOKS: Final = 3
 
 
 def wait_until_calm(processes: Processes, clock: Clock) -> None:
-    """Return when three looks in a row found no thread waiting for a processor, or after 2 s."""
+    """Return when three looks in a row found half of the processors idle, or after 2 s."""
     until_ms = clock.boot_ms() + CALM_WAIT_MS
     calm = 0
     while clock.boot_ms() < until_ms:
-        calm = 0 if processes.waiting() else calm + 1
+        calm = 0 if processes.is_busy() else calm + 1
         if calm == _CALM_LOOKS:
             return
         clock.sleep_ms(_LOOK_MS)

@@ -211,6 +211,7 @@ class Transaction:
         sync_names(self._effects.disk, plan, "new units' names")
         # The slow part of a switch, done while the old services still run.
         self._effects.services.reload(_RELOAD_MS)
+        wait_until_calm(self._effects.processes, self._effects.clock)
 
     def _start_d1(self, until_ms: int) -> None:
         del until_ms
@@ -218,8 +219,6 @@ class Transaction:
         self._start_timer(TimerKind.D1, self._d1_at_ms)
         # From now on a restore must stop and start services.
         self._op.link(OpFile.SUMMARY, OpFile.STOPPING)
-        # Last, because the timer's own start is work too; the deadline's margin covers it.
-        wait_until_calm(self._effects.processes, self._effects.clock)
 
     def _stop(self, until_ms: int) -> None:
         del until_ms

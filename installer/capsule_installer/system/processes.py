@@ -106,8 +106,8 @@ class Processes(Protocol):
         """Return every pid of this host with its parent's."""
         ...
 
-    def waiting(self) -> int:
-        """Return how many threads of this machine want a processor that others have."""
+    def is_busy(self) -> bool:
+        """Say whether less than half of this machine's processors are idle."""
         ...
 
 
@@ -215,15 +215,15 @@ class RealProcesses:
                 found[pid] = int(file.read().rpartition(b")")[2].split()[1])
         return found
 
-    def waiting(self) -> int:
-        """Source: proc(5), `loadavg`: its fourth field counts all that run or want to."""
+    def is_busy(self) -> bool:
+        """Source: proc(5), `loadavg`: its fourth field counts all that run or want to, us too."""
         try:
             with open("/proc/loadavg", encoding="ascii") as file:
-                runnable = int(file.read().split()[3].partition("/")[0])
+                others = int(file.read().split()[3].partition("/")[0]) - 1
         except (OSError, ValueError, IndexError):
             # Where it can't be known nobody waits for it.
-            return 0
-        return max(0, runnable - (os.cpu_count() or 1))
+            return False
+        return 2 * others >= (os.cpu_count() or 1)
 
 
 def descendants(parents: Mapping[int, int], pid: int) -> list[int]:

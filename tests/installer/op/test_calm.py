@@ -1,5 +1,10 @@
 """A stop waits for a processor, and not for ever."""
 
+import os
+import subprocess
+import sys
+import time
+
 import pytest
 
 from capsule_installer.op.calm import CALM_WAIT_MS, wait_until_calm
@@ -12,8 +17,8 @@ class Busy:
     def __init__(self, *looks):
         self.looks = list(looks)
 
-    def waiting(self):
-        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+    def is_busy(self):
+        return bool(self.looks.pop(0) if len(self.looks) > 1 else self.looks[0])
 
 
 class Clock:
@@ -43,5 +48,16 @@ def test_a_machine_that_is_always_busy_is_waited_for_no_longer_than_said():
     assert clock.now_ms == CALM_WAIT_MS
 
 
-def test_this_machine_can_be_looked_at():
-    assert RealProcesses().waiting() >= 0
+def test_a_machine_is_busy_while_all_its_processors_are_used():
+    programs = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(os.cpu_count() or 1)
+    ]
+    try:
+        until_s = time.monotonic() + 20
+        while not RealProcesses().is_busy():
+            assert time.monotonic() < until_s
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
