@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from capsule.transport.connect import connect
 from capsule_manifest.errors import CapsuleError, ExitCode, Failed
 from capsule_manifest.route import LANE_NODES_MAX
 
-__all__ = ["connect", "exit_code", "for_each_node"]
+__all__ = ["exit_code", "for_each_node"]
 
 _logger = logging.getLogger(__name__)
 

@@ -2,7 +2,8 @@ import threading
 
 import pytest
 
-from capsule.fleet_work import connect, for_each_node
+from capsule.fleet_work import for_each_node
+from capsule.transport.connect import connect
 from capsule.transport.local import LocalTransport
 from capsule_manifest.errors import ExitCode, Failed, Refused
 from capsule_manifest.route import Endpoint

@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from capsule.first_contact import RuntimeSource
-from capsule.fleet_work import connect, exit_code
+from capsule.fleet_work import exit_code
 from capsule.home import ProductHome
 from capsule.install import Installer
 from capsule.inventory import read_fleet
 from capsule.payload import open_payload
 from capsule.stage import Stager
+from capsule.transport.connect import connect
 from capsule_manifest.errors import ExitCode
 from support import documents
 from support.capsules import write_capsule

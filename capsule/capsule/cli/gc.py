@@ -9,10 +9,11 @@ import click
 
 from capsule.cli.controller import error_fields, fleet_option, lane_options
 from capsule.cli.output import json_option, print_json, print_table, size_text
-from capsule.fleet_work import connect, exit_code, for_each_node
+from capsule.fleet_work import exit_code, for_each_node
 from capsule.inventory import load_fleet
 from capsule.session import HostSession
 from capsule.transport.base import Limits
+from capsule.transport.connect import connect
 from capsule_manifest.errors import CapsuleError, ExitCode, render
 from capsule_manifest.fields import Object
 

@@ -16,10 +16,11 @@ from capsule.cli.controller import (
     read_policy,
 )
 from capsule.cli.output import duration_text, json_option, print_json, print_table
-from capsule.fleet_work import connect, exit_code
+from capsule.fleet_work import exit_code
 from capsule.home import ProductHome
 from capsule.install import Installer, NodeInstalled, install_on
 from capsule.payload import open_payload
+from capsule.transport.connect import connect
 from capsule_manifest.errors import CapsuleError, ExitCode, render
 from capsule_manifest.orders import Order
 from capsule_manifest.records import Proof

@@ -16,7 +16,7 @@ from capsule.cli.controller import (
     home_option,
 )
 from capsule.cli.output import count_text, json_option, print_json, print_pairs, print_table
-from capsule.fleet_work import connect, exit_code, for_each_node
+from capsule.fleet_work import exit_code, for_each_node
 from capsule.home import ProductHome
 from capsule.inventory import load_fleet
 from capsule.ledger.audit import audit_ledger
@@ -26,6 +26,7 @@ from capsule.ledger.overview import Overview, read_events, read_overview
 from capsule.ledger.rebuild import rebuild
 from capsule.past import NodePast, read_past
 from capsule.rollout.epoch import scope_of
+from capsule.transport.connect import connect
 from capsule_manifest.errors import CapsuleError, ExitCode, render
 
 __all__ = ["command"]

@@ -15,7 +15,6 @@ from capsule.cli.controller import (
 from capsule.cli.output import json_option, print_json, print_table
 from capsule.cli.rollout import decide_epoch
 from capsule.cli.rollout_desk import Desk, epoch_option, ledger_option, open_desk, run_options
-from capsule.fleet_work import connect
 from capsule.home import ProductHome
 from capsule.rollout.decisions import Wish
 from capsule.rollout.managed import node_files
@@ -23,6 +22,7 @@ from capsule.rollout.quarantine import QUARANTINE, check_release
 from capsule.rollout.records import last_preflight
 from capsule.rollout.repair import repair_node
 from capsule.session import HostSession
+from capsule.transport.connect import connect
 from capsule_manifest.errors import ExitCode, Refused
 
 __all__ = ["command"]

@@ -8,11 +8,11 @@ import click
 from capsule.cli.controller import home_option, policy_option, read_policy
 from capsule.cli.output import json_option, print_json, print_pairs, print_table
 from capsule.clock import utc_now
-from capsule.fleet_work import connect
 from capsule.home import ProductHome
 from capsule.payload import open_payload
 from capsule.rollout.preflight import Finding, Preflight, Surveyor
 from capsule.rollout.records import keep_preflight
+from capsule.transport.connect import connect
 from capsule_manifest.errors import clean
 
 __all__ = ["command", "print_preflight"]

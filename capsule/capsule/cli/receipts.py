@@ -17,13 +17,14 @@ from capsule.cli.controller import (
 )
 from capsule.cli.output import duration_text, json_option, print_json, print_table
 from capsule.durable import publish_once
-from capsule.fleet_work import connect, exit_code, for_each_node
+from capsule.fleet_work import exit_code, for_each_node
 from capsule.home import ProductHome
 from capsule.inventory import Fleet, load_fleet
 from capsule.receipts_compare import Comparison, compare_receipts, disagreement
 from capsule.receipts_export import NodeChain, audit, export, open_export
 from capsule.receipts_store import CheckedReceipt
 from capsule.session import HostSession
+from capsule.transport.connect import connect
 from capsule_manifest.errors import CapsuleError, ExitCode, Refused, render
 from capsule_manifest.keys import Signer
 

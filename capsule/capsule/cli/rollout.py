@@ -23,7 +23,6 @@ from capsule.cli.rollout_desk import (
 from capsule.cli.rollout_status import report, status, watch
 from capsule.cli.rollout_watch import TerminalWatch
 from capsule.clock import utc_now
-from capsule.fleet_work import connect
 from capsule.lane.budget import estimate_length_ms
 from capsule.lane.driver import Patience
 from capsule.lane.epoch import EpochState
@@ -35,6 +34,7 @@ from capsule.rollout.preflight import Preflight, require_fresh
 from capsule.rollout.quarantine import quarantine_unfit
 from capsule.rollout.records import last_preflight
 from capsule.rollout.shell import Interrupts
+from capsule.transport.connect import connect
 from capsule_manifest.errors import ExitCode, Refused
 
 __all__ = ["command", "decide_epoch"]

@@ -8,9 +8,10 @@ import click
 from capsule.cli.controller import error_fields, fleet_option
 from capsule.cli.output import json_option, print_json, print_table
 from capsule.fleet_status import ask_hosts, node_state, state_code
-from capsule.fleet_work import connect, exit_code
+from capsule.fleet_work import exit_code
 from capsule.host_records import Hello
 from capsule.inventory import load_fleet
+from capsule.transport.connect import connect
 from capsule_manifest.errors import CapsuleError, render
 
 __all__ = ["command"]

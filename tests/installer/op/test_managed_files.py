@@ -367,6 +367,17 @@ class Meddling:
         self._meddle = lambda: None
 
 
+def meddle_with(site: Site, meddle: Callable[[], None]) -> None:
+    """Carry out the op `2…`, with a hand in it while it begins."""
+    effects = site.effects()
+    order = site.world.host.order(
+        site.second, op_id="2" * 32, boot_id=effects.clock.boot_id(),
+        boot_ms=effects.clock.boot_ms(), confirm="local",
+    )  # fmt: skip
+    accept_order(effects, order)
+    supervise(replace(effects, services=Meddling(effects.services, meddle)), "2" * 32)
+
+
 @pytest.mark.parametrize(
     ("target", "way"),
     [
@@ -384,13 +395,7 @@ def test_what_is_written_while_an_op_begins_is_kept_and_the_op_undone(site, targ
             path.with_name("x").write_bytes(b"late\n")
             path.with_name("x").rename(path)
 
-    effects = site.effects()
-    order = site.world.host.order(
-        site.second, op_id="2" * 32, boot_id=effects.clock.boot_id(),
-        boot_ms=effects.clock.boot_ms(), confirm="local",
-    )  # fmt: skip
-    accept_order(effects, order)
-    supervise(replace(effects, services=Meddling(effects.services, meddle)), "2" * 32)
+    meddle_with(site, meddle)
     op = site.world.host.op("2" * 32)
     assert op.result() is Result.RESTORED
     assert "managed-file-changing" in op.reason()
@@ -411,13 +416,7 @@ def leave_late_edit(site: Site, target: str) -> Path:
         path.with_name("x").write_bytes(b"late\n")
         path.with_name("x").rename(path)
 
-    effects = site.effects()
-    order = site.world.host.order(
-        site.second, op_id="2" * 32, boot_id=effects.clock.boot_id(),
-        boot_ms=effects.clock.boot_ms(), confirm="local",
-    )  # fmt: skip
-    accept_order(effects, order)
-    supervise(replace(effects, services=Meddling(effects.services, meddle)), "2" * 32)
+    meddle_with(site, meddle)
     assert "managed-file-changing" in site.world.host.op("2" * 32).reason()
     return path.with_name(f".{path.name}.capsule-aside")
 
@@ -448,13 +447,7 @@ def test_a_second_late_edit_has_a_name_of_its_own_and_both_are_set_aside(site):
         path.with_name("x").write_bytes(b"late\n")
         path.with_name("x").rename(path)
 
-    effects = site.effects()
-    order = site.world.host.order(
-        site.second, op_id="2" * 32, boot_id=effects.clock.boot_id(),
-        boot_ms=effects.clock.boot_ms(), confirm="local",
-    )  # fmt: skip
-    accept_order(effects, order)
-    supervise(replace(effects, services=Meddling(effects.services, meddle)), "2" * 32)
+    meddle_with(site, meddle)
     assert site.world.host.op("2" * 32).result() is Result.RESTORED
     done = set_aside(site.effects())
     assert {Path(place).read_bytes() for place in done.kept.values()} == {
